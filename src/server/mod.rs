@@ -67,8 +67,8 @@ impl Listen {
     /// How many connections may wait to be accepted. Default 4096; Linux cuts it down to
     /// `net.core.somaxconn`.
     #[doc(alias = "back_log")]
-    pub fn backlog(mut self, backlog: u32) -> Self {
-        self.backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    pub fn backlog(mut self, backlog: u16) -> Self {
+        self.backlog = i32::from(backlog);
         self
     }
 
