@@ -102,7 +102,9 @@ impl ThreadPerConnection {
         let this = Arc::clone(self);
         let spawned = self
             .threads
-            .spawn("tgp-conn".into(), self.config.stack_size, move || this.work());
+            .spawn("tgp-conn".into(), self.config.stack_size, move || {
+                this.work()
+            });
         if spawned.is_ok() {
             return Ok(());
         }
