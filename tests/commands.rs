@@ -4,14 +4,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Options, Setup, everywhere, patient_group, until};
+use common::{Options, Setup, everywhere, in_the_pool, patient_group, two_slots, until};
 use thread_group_pool::Limits;
 
 everywhere! {
     an_echo_comes_back,
     a_client_is_greeted_before_it_says_anything,
     pipelined_commands_are_answered_in_order,
-    a_long_pipeline_shares_the_group_with_others,
     half_a_command_holds_no_thread_and_completes_later,
     a_command_may_arrive_byte_by_byte,
     a_handler_may_read_the_rest_of_a_command_by_itself,
@@ -21,6 +20,11 @@ everywhere! {
     a_command_as_long_as_the_limit_is_taken_and_a_longer_one_is_not,
     what_the_handler_asked_to_close_is_closed_after_its_last_reply,
     an_error_of_the_handler_closes_its_connection_only,
+}
+
+in_the_pool! {
+    a_long_pipeline_shares_the_group_with_others,
+    a_turn_of_many_short_commands_ends,
 }
 
 fn an_echo_comes_back(setup: Setup) {
@@ -58,16 +62,26 @@ fn pipelined_commands_are_answered_in_order(setup: Setup) {
     server.finish();
 }
 
+/// Both of the group's threads are blocked while a long pipeline and one other command arrive. When
+/// they go on, the one command does not wait until the pipeline is through.
 fn a_long_pipeline_shares_the_group_with_others(setup: Setup) {
-    let server = setup.serve(Options::pool(patient_group()));
-    let mut busy = server.client();
+    const LENGTH: usize = 20_000;
+    let server = setup.serve(Options::pool(two_slots().max_threads(2)));
+    let mut blockers = server.clients(2);
     let mut other = server.client();
-    busy.send(&["ECHO x"; 20_000].join("\n"));
-    assert_eq!(busy.line(), "x");
-    // The replies to the others are not read meanwhile, so most of them are yet to be given.
-    other.ping();
-    for _ in 1..20_000 {
-        assert_eq!(busy.line(), "x");
+    blockers[0].send("BLOCK gate");
+    blockers[0].send(&["ECHO x"; LENGTH].join("\n"));
+    blockers[1].send("BLOCK gate");
+    until("both threads are blocked", || {
+        server.stage.running("BLOCK").now == 2
+    });
+    other.send("COUNT ECHO");
+    server.stage.open("gate");
+    let before: usize = other.line().parse().expect("a number");
+    assert!(before < LENGTH / 2, "{before} commands came first");
+    assert_eq!(blockers[0].line(), "blocked");
+    for _ in 0..LENGTH {
+        assert_eq!(blockers[0].line(), "x");
     }
     server.finish();
 }
@@ -84,7 +98,11 @@ fn half_a_command_holds_no_thread_and_completes_later(setup: Setup) {
     });
     if setup.is_pool() {
         let group = server.group();
-        assert_eq!((group.active, group.waiting, group.long), (0, 0, 0), "{group:?}");
+        assert_eq!(
+            (group.active, group.waiting, group.long),
+            (0, 0, 0),
+            "{group:?}"
+        );
     }
     server.client().ping();
     for client in &mut halves {
@@ -111,7 +129,9 @@ fn a_handler_may_read_the_rest_of_a_command_by_itself(setup: Setup) {
     let server = setup.serve(Options::pool(patient_group()));
     let mut client = server.client();
     client.send_bytes(b"READ 6\nabc");
-    until("the handler reads", || server.stage.running("READ").now == 1);
+    until("the handler reads", || {
+        server.stage.running("READ").now == 1
+    });
     // The wait for the client is reported by the connection itself, so others are served.
     server.client().ping();
     client.send_bytes(b"def");
@@ -148,7 +168,9 @@ fn a_rest_that_is_owed_may_be_a_command_later(setup: Setup) {
     let server = setup.serve(Options::default());
     let mut client = server.client();
     client.send("OWE");
-    until("the rest is owed", || server.state(client.id) == Some("reading"));
+    until("the rest is owed", || {
+        server.state(client.id) == Some("reading")
+    });
     client.ping();
     client.send("OWE\nECHO at once");
     assert_eq!(client.line(), "at once");
@@ -184,21 +206,19 @@ fn an_error_of_the_handler_closes_its_connection_only(setup: Setup) {
     let mut client = server.client();
     client.send("ECHO first\nERR\nECHO never");
     let rest = client.rest();
-    assert!(rest.starts_with("first\nfarewell: the handler failed"), "{rest:?}");
+    assert!(
+        rest.starts_with("first\nfarewell: the handler failed"),
+        "{rest:?}"
+    );
     server.until_closed_as("handler", 1);
     other.ping();
     server.finish();
 }
 
-#[test]
-fn a_turn_of_many_short_commands_ends() {
-    // Beside the others: the numbers of the budget, seen from outside.
-    let setup = Setup {
-        test: "a_turn_of_many_short_commands_ends",
-        kind: common::Kind::Pool,
-        transport: common::Transport::Unix,
-    };
-    let pool = patient_group().turn_commands(10).turn_time(Duration::from_secs(60));
+fn a_turn_of_many_short_commands_ends(setup: Setup) {
+    let pool = patient_group()
+        .turn_commands(10)
+        .turn_time(Duration::from_secs(60));
     let server = setup.serve(Options::pool(pool));
     let mut client = server.client();
     client.send(&["ECHO x"; 1000].join("\n"));
@@ -206,6 +226,6 @@ fn a_turn_of_many_short_commands_ends() {
         assert_eq!(client.line(), "x");
     }
     let stats = server.finish();
-    // 1,000 commands at ten a turn. How many came with each read is not known, but none was more.
+    // 1,000 commands, at most ten in a turn; a turn may also end because no more had arrived.
     assert!(stats.groups[0].dequeues >= 100, "{stats:?}");
 }

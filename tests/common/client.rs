@@ -31,11 +31,10 @@ impl Socket {
 
     fn be_impatient(&self) {
         match self {
-            Self::Tcp(tcp) => {
-                tcp.set_nodelay(true)
-                    .and(tcp.set_read_timeout(Some(PATIENCE)))
-                    .and(tcp.set_write_timeout(Some(PATIENCE)))
-            }
+            Self::Tcp(tcp) => tcp
+                .set_nodelay(true)
+                .and(tcp.set_read_timeout(Some(PATIENCE)))
+                .and(tcp.set_write_timeout(Some(PATIENCE))),
             Self::Unix(unix) => unix
                 .set_read_timeout(Some(PATIENCE))
                 .and(unix.set_write_timeout(Some(PATIENCE))),
@@ -102,8 +101,12 @@ impl Client {
     pub(crate) fn over(socket: Socket) -> Self {
         let mut client = Self::stranger(socket);
         let greeting = client.line();
-        let id: Option<u64> = greeting.strip_prefix("hello ").and_then(|id| id.parse().ok());
-        client.id = id.unwrap_or_else(|| panic!("not a greeting: {greeting:?}")).into();
+        let id: Option<u64> = greeting
+            .strip_prefix("hello ")
+            .and_then(|id| id.parse().ok());
+        client.id = id
+            .unwrap_or_else(|| panic!("not a greeting: {greeting:?}"))
+            .into();
         client
     }
 
@@ -185,7 +188,11 @@ impl Client {
             let n = (PATTERN.len() - begin).min(to - at);
             let read = self.reader.read_exact(&mut got[..n]);
             read.unwrap_or_else(|error| panic!("byte {at} of a reply: {error}"));
-            assert!(got[..n] == PATTERN[begin..begin + n], "bytes {at} to {} differ", at + n);
+            assert!(
+                got[..n] == PATTERN[begin..begin + n],
+                "bytes {at} to {} differ",
+                at + n
+            );
             at += n;
         }
     }
@@ -201,7 +208,8 @@ impl Client {
     pub(crate) fn reset(self) {
         if let Socket::Tcp(tcp) = self.socket() {
             let tcp = socket2::SockRef::from(tcp);
-            tcp.set_linger(Some(std::time::Duration::ZERO)).expect("linger is set");
+            tcp.set_linger(Some(std::time::Duration::ZERO))
+                .expect("linger is set");
         }
         drop(self);
     }

@@ -5,7 +5,7 @@
 //! condition ([`until`]), a command waits for its gate ([`stage::Stage::open`]). A hang is a failure
 //! after [`PATIENCE`], so a slow machine makes a test slow and not wrong.
 
-#![allow(dead_code)] // each file of tests uses its own part of this
+#![allow(dead_code, unused_macros, unused_imports)] // each file of tests uses its own part of this
 
 pub(crate) mod client;
 pub(crate) mod process;
@@ -36,7 +36,10 @@ pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
-        assert!(Instant::now() < deadline, "{PATIENCE:?} are over, and not yet: {what}");
+        assert!(
+            Instant::now() < deadline,
+            "{PATIENCE:?} are over, and not yet: {what}"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -160,7 +163,7 @@ impl Setup {
         let server = Server::builder()
             .scheduler(self.scheduler(&options))
             .limits(options.limits)
-            .listen(self.listen(), Arc::clone(&stage))
+            .listen::<Stage>(self.listen(), Arc::clone(&stage))
             .build()
             .expect("the server starts");
         Harness {
@@ -245,7 +248,10 @@ impl Harness {
     /// How many connections have been closed for the reason of this name.
     pub(crate) fn closed_as(&self, reason: &str) -> u64 {
         let closes = self.stats().closes;
-        closes.iter().find(|(name, _)| *name == reason).map_or(0, |(_, n)| *n)
+        closes
+            .iter()
+            .find(|(name, _)| *name == reason)
+            .map_or(0, |(_, n)| *n)
     }
 
     /// Waits until so many connections have been closed for this reason.
@@ -281,12 +287,20 @@ impl Harness {
         assert_eq!(stats.opened, stats.closed, "{stats:?}");
         assert_eq!(stats.lost_edges, 0, "{stats:?}");
         for group in &stats.groups {
-            let left = (group.connections, group.threads, group.active, group.waiting);
+            let left = (
+                group.connections,
+                group.threads,
+                group.active,
+                group.waiting,
+            );
             assert_eq!(left, (0, 0, 0, 0), "{group:?}");
             assert_eq!((group.long, group.queued), (0, 0), "{group:?}");
         }
         let sessions = self.stage.sessions();
-        assert_eq!(sessions.opened, sessions.closed, "each session is closed once");
+        assert_eq!(
+            sessions.opened, sessions.closed,
+            "each session is closed once"
+        );
         assert_eq!(sessions.opened, sessions.dropped, "each session is dropped");
     }
 }

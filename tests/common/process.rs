@@ -31,8 +31,15 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
         .expect("it can be started again");
     let out = String::from_utf8_lossy(&ran.stdout);
     let err = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{test}, alone: {}\n{out}\n{err}", ran.status);
-    assert!(out.contains("1 passed"), "no test has this name: {test}\n{out}");
+    assert!(
+        ran.status.success(),
+        "{test}, alone: {}\n{out}\n{err}",
+        ran.status
+    );
+    assert!(
+        out.contains("1 passed"),
+        "no test has this name: {test}\n{out}"
+    );
 }
 
 /// The threads of this process.

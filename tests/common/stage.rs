@@ -29,6 +29,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `ECHO text` | | `text` |
 /// | `ID` | | the connection's id |
 /// | `LISTENER` | | the listener's index |
+/// | `COUNT word` | | how many commands of that name have begun |
 /// | `BIG n` | | n bytes of [`PATTERN`] and a line end |
 /// | `BURN ms` | keeps a CPU busy | `burnt` |
 /// | `SPIN gate` | keeps a CPU busy until the gate is open | `spun` |
@@ -94,7 +95,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Takes one off a counter that is not at zero.
 fn take_one(counter: &AtomicUsize) -> bool {
-    counter.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok()
+    counter
+        .fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1))
+        .is_ok()
 }
 
 impl Stage {
@@ -117,7 +120,10 @@ impl Stage {
     fn pass(&self, gate: &str) {
         let mut gates = lock(&self.gates);
         while !gates.all && !gates.open.contains(gate) {
-            gates = self.bell.wait(gates).unwrap_or_else(PoisonError::into_inner);
+            gates = self
+                .bell
+                .wait(gates)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -147,6 +153,7 @@ impl Stage {
             "ECHO" => rest.to_owned(),
             "ID" => conn.id().to_string(),
             "LISTENER" => conn.listener().to_string(),
+            "COUNT" => self.running(rest).ever.to_string(),
             "BIG" => {
                 let mut left = usize::try_from(number()?).expect("a length");
                 while left > 0 {
