@@ -35,13 +35,17 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `SPIN gate` | keeps a CPU busy until the gate is open | `spun` |
 /// | `LONG gate` | the same, and says beforehand that it is long | `spun` |
 /// | `WAIT gate` | waits for a gate, and says so | `waited` |
+/// | `NEST gate` | the same, with another wait inside | `nested` |
 /// | `BLOCK gate` | waits for a gate, and tells nobody | `blocked` |
+/// | `OPEN gate` | opens a gate | `open` |
+/// | `SPINTO n` | keeps a CPU busy until n `ECHO`s have begun | `spun` |
 /// | `NUDGE n` | reports n waits that are over at once | `nudged` |
 /// | `READ n` | reads n bytes, blocking | `read`, and the bytes |
 /// | `OWE` | owes the rest of a command | none |
 /// | `AGAIN n` | asks n times to run again | `again`, n |
 /// | `KILL` | kills its own connection | `killed` |
 /// | `PANIC` | panics | |
+/// | `PANIC WAITING` | panics in a reported wait | |
 /// | `PANIC IN callback` | the session's `farewell`, `close` or `drop` will | `will` |
 /// | `CLOSE` | asks for the close | `bye` |
 /// | `ERR` | fails | |
@@ -188,6 +192,24 @@ impl Stage {
                 self.pass(rest);
                 "blocked".to_owned()
             }
+            "NEST" => {
+                wait::during(WaitKind::RowLock, || {
+                    wait::during(WaitKind::DiskIo, || ());
+                    self.pass(rest);
+                });
+                "nested".to_owned()
+            }
+            "OPEN" => {
+                self.open(rest);
+                "open".to_owned()
+            }
+            "SPINTO" => {
+                let goal = number()?;
+                while (self.running("ECHO").ever as u64) < goal {
+                    (0..10_000).for_each(|_| std::hint::spin_loop());
+                }
+                "spun".to_owned()
+            }
             "NUDGE" => {
                 for _ in 0..number()? {
                     wait::during(WaitKind::Other("nudge"), || ());
@@ -210,6 +232,9 @@ impl Stage {
                 "killed".to_owned()
             }
             "PANIC" if rest.is_empty() => panic!("told to"),
+            "PANIC" if rest == "WAITING" => {
+                wait::during(WaitKind::Other("panic"), || panic!("told to, in a wait"))
+            }
             "PANIC" => {
                 session.panics = rest.strip_prefix("IN ").expect("where to panic").to_owned();
                 "will".to_owned()
