@@ -79,7 +79,7 @@ impl Site {
                 let tcp = self
                     .server
                     .local_addrs()
-                    .into_iter()
+                    .iter()
                     .find_map(|address| match address {
                         LocalAddr::Tcp(address) => Some(address),
                         _ => None,
