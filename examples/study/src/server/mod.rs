@@ -9,7 +9,7 @@
 //! reads a socket and which thread then runs the statement, and that is what is measured.
 
 mod event_loop;
-mod library;
+//mod library;
 mod std_loop;
 
 use std::ffi::OsString;
@@ -124,7 +124,7 @@ fn serve(spec: &Spec) -> Result<std::convert::Infallible> {
     process::raise_file_limit(0)?;
     let engine = Engine::new(EngineConfig { rows: spec.rows, ..EngineConfig::default() });
     let (endpoint, _running) = match spec.scheduler {
-        Scheduler::Pool | Scheduler::PerConnection => library::start(spec, engine)?,
+        Scheduler::Pool | Scheduler::PerConnection => return Err(Error::usage("TEMPORARY: the library is not merged")),
         Scheduler::StdLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
             (endpoint, std_loop::start(socket, &spec.endpoint, engine).map_err(Error::run)?)
