@@ -71,20 +71,28 @@ pub fn parse(
         Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
-        Some(Value(name)) => {
-            Err(Error::usage(format!("no subcommand '{}'; there is: table (see --help)", name.to_string_lossy())))
-        }
+        Some(Value(name)) => Err(Error::usage(format!(
+            "no subcommand '{}'; there is: table (see --help)",
+            name.to_string_lossy()
+        ))),
         Some(other) => Err(Error::usage(other.unexpected())),
-        None => Err(Error::usage("what to do? There is: study table (see --help)")),
+        None => Err(Error::usage(
+            "what to do? There is: study table (see --help)",
+        )),
     }
 }
 
-fn table(parser: &mut lexopt::Parser, cpus: &[usize], core_of: impl Fn(usize) -> usize) -> Result<Command> {
+fn table(
+    parser: &mut lexopt::Parser,
+    cpus: &[usize],
+    core_of: impl Fn(usize) -> usize,
+) -> Result<Command> {
     let mut workloads = vec![Workload::PointSelect];
     let mut schedulers = vec![Scheduler::Pool, Scheduler::PerConnection];
     let mut transports = vec![Transport::Unix];
     let mut clients = plan::parse_clients("16..4096")?;
-    let (mut seconds, mut warmup, mut rounds) = (Duration::from_secs(1), Duration::from_millis(250), 3);
+    let (mut seconds, mut warmup, mut rounds) =
+        (Duration::from_secs(1), Duration::from_millis(250), 3);
     let (mut server_cpus, mut client_cpus) = (None, None);
     // A million rows take a good part of a second and 300 MB for each server that is started, and show the same.
     let (mut rows, mut groups, mut port) = (100_000, None, None);
@@ -101,7 +109,9 @@ fn table(parser: &mut lexopt::Parser, cpus: &[usize], core_of: impl Fn(usize) ->
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("rows") => rows = number("--rows", &text(parser)?, 1..=100_000_000)?,
-            Long("groups") => groups = Some(number("--groups", &text(parser)?, 1..=4_096)? as usize),
+            Long("groups") => {
+                groups = Some(number("--groups", &text(parser)?, 1..=4_096)? as usize)
+            }
             Long("port") => port = Some(number("--port", &text(parser)?, 1..=65_535)? as u16),
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
             Long("csv") => csv = Some(parser.value().map_err(Error::usage)?.into()),
@@ -111,7 +121,19 @@ fn table(parser: &mut lexopt::Parser, cpus: &[usize], core_of: impl Fn(usize) ->
     }
     let split = divide(cpus, server_cpus, client_cpus, core_of);
     let groups = groups.unwrap_or(split.server.len());
-    let plan = Plan { workloads, schedulers, transports, clients, seconds, warmup, rounds, split, rows, groups, port };
+    let plan = Plan {
+        workloads,
+        schedulers,
+        transports,
+        clients,
+        seconds,
+        warmup,
+        rounds,
+        split,
+        rows,
+        groups,
+        port,
+    };
     Ok(Command::Table(Box::new(Table { plan, json, csv })))
 }
 
@@ -123,23 +145,38 @@ fn divide(
     core_of: impl Fn(usize) -> usize,
 ) -> Split {
     let usual = cpu::split(cpus, core_of);
-    let left = |taken: &[usize]| cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect::<Vec<_>>();
-    let or = |some: Vec<usize>, usual: &Vec<usize>| if some.is_empty() { usual.clone() } else { some };
+    let left = |taken: &[usize]| {
+        cpus.iter()
+            .copied()
+            .filter(|cpu| !taken.contains(cpu))
+            .collect::<Vec<_>>()
+    };
+    let or =
+        |some: Vec<usize>, usual: &Vec<usize>| if some.is_empty() { usual.clone() } else { some };
     match (server, client) {
         (None, None) => usual,
         (Some(server), Some(client)) => Split { server, client },
-        (None, Some(client)) => Split { server: or(left(&client), &usual.server), client },
+        (None, Some(client)) => Split {
+            server: or(left(&client), &usual.server),
+            client,
+        },
         (Some(server), None) => {
             let mut free = left(&server);
             // The client is one thread; more than its quarter would only be kept from others.
             free.drain(..free.len().saturating_sub(usual.client.len()));
-            Split { client: or(free, &usual.client), server }
+            Split {
+                client: or(free, &usual.client),
+                server,
+            }
         }
     }
 }
 
 fn text(parser: &mut lexopt::Parser) -> Result<String> {
-    parser.value().and_then(ValueExt::string).map_err(Error::usage)
+    parser
+        .value()
+        .and_then(ValueExt::string)
+        .map_err(Error::usage)
 }
 
 fn usable(text: &str, cpus: &[usize]) -> Result<Vec<usize>> {
@@ -149,20 +186,34 @@ fn usable(text: &str, cpus: &[usize]) -> Result<Vec<usize>> {
 }
 
 fn number(name: &str, text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64> {
-    text.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| {
-        Error::usage(format!("{name} is a number from {} to {}, not '{text}'", range.start(), range.end()))
-    })
+    text.parse()
+        .ok()
+        .filter(|n| range.contains(n))
+        .ok_or_else(|| {
+            Error::usage(format!(
+                "{name} is a number from {} to {}, not '{text}'",
+                range.start(),
+                range.end()
+            ))
+        })
 }
 
 /// The longest warm-up or measurement; longer ones are typing mistakes.
 const DURATION_MAX: Duration = Duration::from_secs(3_600);
 
 fn duration(name: &str, text: &str, may_be_zero: bool) -> Result<Duration> {
-    let duration = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.filter(|d| *d <= DURATION_MAX && (may_be_zero || !d.is_zero())).ok_or_else(|| {
-        let least = if may_be_zero { "from" } else { "above" };
-        Error::usage(format!("{name} is a number of seconds {least} 0 and up to 3600, not '{text}'"))
-    })
+    let duration = text
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration
+        .filter(|d| *d <= DURATION_MAX && (may_be_zero || !d.is_zero()))
+        .ok_or_else(|| {
+            let least = if may_be_zero { "from" } else { "above" };
+            Error::usage(format!(
+                "{name} is a number of seconds {least} 0 and up to 3600, not '{text}'"
+            ))
+        })
 }
 
 #[cfg(test)]
@@ -170,7 +221,11 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Result<Command> {
-        parse(line.split_whitespace().map(OsString::from), &[0, 1, 2, 3], |cpu| cpu)
+        parse(
+            line.split_whitespace().map(OsString::from),
+            &[0, 1, 2, 3],
+            |cpu| cpu,
+        )
     }
 
     fn table(line: &str) -> Table {
@@ -186,8 +241,21 @@ mod tests {
         assert_eq!(plan.workloads, [Workload::PointSelect]);
         assert_eq!(plan.schedulers, [Scheduler::Pool, Scheduler::PerConnection]);
         assert_eq!(plan.transports, [Transport::Unix]);
-        assert_eq!((plan.clients.first(), plan.clients.last(), plan.clients.len()), (Some(&16), Some(&4096), 9));
-        assert_eq!(plan.split, Split { server: vec![0, 1, 2], client: vec![3] });
+        assert_eq!(
+            (
+                plan.clients.first(),
+                plan.clients.last(),
+                plan.clients.len()
+            ),
+            (Some(&16), Some(&4096), 9)
+        );
+        assert_eq!(
+            plan.split,
+            Split {
+                server: vec![0, 1, 2],
+                client: vec![3]
+            }
+        );
         assert_eq!((plan.groups, json, csv), (3, None, None));
         // The promise of the README: under two minutes, half a second a round for connecting included.
         let round = plan.seconds + plan.warmup + Duration::from_millis(500);
@@ -205,18 +273,48 @@ mod tests {
         assert_eq!(plan.schedulers, [Scheduler::EventLoop, Scheduler::Pool]);
         assert_eq!(plan.transports, [Transport::Unix, Transport::Tcp]);
         assert_eq!(plan.clients, [4, 8]);
-        assert_eq!((plan.seconds, plan.warmup, plan.rounds), (Duration::from_millis(100), Duration::ZERO, 11));
-        assert_eq!(plan.split, Split { server: vec![0, 1], client: vec![2] });
+        assert_eq!(
+            (plan.seconds, plan.warmup, plan.rounds),
+            (Duration::from_millis(100), Duration::ZERO, 11)
+        );
+        assert_eq!(
+            plan.split,
+            Split {
+                server: vec![0, 1],
+                client: vec![2]
+            }
+        );
         assert_eq!((plan.rows, plan.groups, plan.port), (10, 7, Some(4000)));
         assert_eq!((json, csv), (Some("a.json".into()), Some("a.csv".into())));
-        assert_eq!((plan.rounds_in_all(), plan.files_needed()), (3 * 2 * 2 * 2 * 11, 72));
+        assert_eq!(
+            (plan.rounds_in_all(), plan.files_needed()),
+            (3 * 2 * 2 * 2 * 11, 72)
+        );
     }
 
     #[test]
     fn whoever_is_not_mentioned_gets_the_cpus_that_are_left() {
-        assert_eq!(table("table --client-cpus 0").plan.split, Split { server: vec![1, 2, 3], client: vec![0] });
-        assert_eq!(table("table --server-cpus 3").plan.split, Split { server: vec![3], client: vec![2] });
-        assert_eq!(table("table --server-cpus 0-3").plan.split, Split { server: (0..4).collect(), client: vec![3] });
+        assert_eq!(
+            table("table --client-cpus 0").plan.split,
+            Split {
+                server: vec![1, 2, 3],
+                client: vec![0]
+            }
+        );
+        assert_eq!(
+            table("table --server-cpus 3").plan.split,
+            Split {
+                server: vec![3],
+                client: vec![2]
+            }
+        );
+        assert_eq!(
+            table("table --server-cpus 0-3").plan.split,
+            Split {
+                server: (0..4).collect(),
+                client: vec![3]
+            }
+        );
     }
 
     #[test]
@@ -246,13 +344,22 @@ mod tests {
         ] {
             let error = parsed(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");
-            assert!(!error.to_string().contains('\n') && !error.to_string().is_empty(), "{line}: {error}");
+            assert!(
+                !error.to_string().contains('\n') && !error.to_string().is_empty(),
+                "{line}: {error}"
+            );
         }
     }
 
     #[test]
     fn help_is_given_wherever_it_is_asked_for() {
-        for line in ["help", "--help", "-h", "table --help", "table --rounds 3 -h"] {
+        for line in [
+            "help",
+            "--help",
+            "-h",
+            "table --help",
+            "table --rounds 3 -h",
+        ] {
             assert!(matches!(parsed(line), Ok(Command::Help)), "{line}");
         }
     }

@@ -64,8 +64,9 @@ impl Server {
         let (endpoint, folder) = match order.transport {
             Transport::Tcp => (Endpoint::Tcp(([127, 0, 0, 1], order.port).into()), None),
             Transport::Unix => {
-                let folder = Folder::create()
-                    .map_err(|error| Error::usage(format!("cannot create a folder for the socket: {error}")))?;
+                let folder = Folder::create().map_err(|error| {
+                    Error::usage(format!("cannot create a folder for the socket: {error}"))
+                })?;
                 (Endpoint::Unix(folder.0.join("socket")), Some(folder))
             }
         };
@@ -85,8 +86,18 @@ impl Server {
             .process_group(0)
             .spawn()
             .map_err(|error| Error::run(format!("cannot start the server process: {error}")))?;
-        let Spec { scheduler, endpoint, .. } = spec;
-        let mut server = Server { process, endpoint, scheduler, folder, descriptors_idle: 0 };
+        let Spec {
+            scheduler,
+            endpoint,
+            ..
+        } = spec;
+        let mut server = Server {
+            process,
+            endpoint,
+            scheduler,
+            folder,
+            descriptors_idle: 0,
+        };
         server.endpoint = server.await_listening()?;
         server.descriptors_idle = process::descriptors(server.pid()).map_err(|_| server.died())?;
         Ok(server)
@@ -131,11 +142,16 @@ impl Server {
             Some(("LISTENING", place)) => match &self.endpoint {
                 Endpoint::Unix(_) => Ok(Endpoint::Unix(place.into())),
                 Endpoint::Tcp(_) => {
-                    let address = place.parse().map_err(|_| Error::run(format!("'{place}' is no address")))?;
+                    let address = place
+                        .parse()
+                        .map_err(|_| Error::run(format!("'{place}' is no address")))?;
                     Ok(Endpoint::Tcp(address))
                 }
             },
-            Some(("FAILED", why)) => Err(Error::usage(format!("the {} server: {why}", self.scheduler))),
+            Some(("FAILED", why)) => Err(Error::usage(format!(
+                "the {} server: {why}",
+                self.scheduler
+            ))),
             _ => Err(self.died()),
         }
     }
@@ -144,12 +160,17 @@ impl Server {
     fn first_line(&mut self) -> Result<String> {
         let failed = |error: io::Error| Error::run(format!("cannot hear the server: {error}"));
         let deadline = Instant::now() + START_WITHIN;
-        let Some(stdout) = self.process.stdout.as_mut() else { return Ok(String::new()) };
+        let Some(stdout) = self.process.stdout.as_mut() else {
+            return Ok(String::new());
+        };
         let mut line = Vec::new();
         let mut piece = [0; 256];
         while !line.contains(&b'\n') {
             let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let timeout = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
             match poll(&mut [PollFd::new(stdout, PollFlags::IN)], Some(&timeout)) {
                 Ok(0) => {
                     return Err(Error::run(format!(
@@ -173,7 +194,10 @@ impl Server {
     fn died(&mut self) -> Error {
         // It may be a zombie: its pipes and its files in /proc end before it can be waited for.
         let _ = self.process.kill();
-        let how = self.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let how = self
+            .process
+            .wait()
+            .map_or_else(|error| error.to_string(), |status| status.to_string());
         Error::run(format!("the {} server died ({how})", self.scheduler))
     }
 }
@@ -199,7 +223,11 @@ impl Folder {
         // Relaxed: only the difference between two numbers matters.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
-            let name = format!("study-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let name = format!(
+                "study-{}-{}",
+                std::process::id(),
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            );
             let path = std::env::temp_dir().join(name);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Folder(path)),

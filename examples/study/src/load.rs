@@ -458,7 +458,8 @@ impl Clients {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => continue,
                 Err(error) => {
-                    return client.lose(tally, || format!("client {index} cannot receive: {error}"));
+                    return client
+                        .lose(tally, || format!("client {index} cannot receive: {error}"));
                 }
             };
             if n == 0 {

@@ -63,9 +63,16 @@ mod linux {
             csv.write(&record::csv(&cells))?;
         }
         let facts = machine.lines().join("\n");
-        say(&format!("{facts}\n\n{}", table::render(plan, &cells, &published)))?;
+        say(&format!(
+            "{facts}\n\n{}",
+            table::render(plan, &cells, &published)
+        ))?;
         let errors = cells.iter().any(|cell| cell.errors.total() > 0);
-        Ok(if errors { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if errors {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 
     /// A bar on a terminal, a line for each round elsewhere; both on standard error, where they are in nobody's way.
@@ -73,14 +80,25 @@ mod linux {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(plan.rounds_in_all() as u64);
             // A style that does not parse leaves the default one.
-            if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}") {
+            if let Ok(style) =
+                ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}")
+            {
                 bar.set_style(style);
             }
             bar
         });
         move |round| {
-            let Progress { done, of, workload, scheduler, transport, clients, qps } = round;
-            let message = format!("{workload} {transport} {clients} clients {scheduler}: {qps:.0}/s");
+            let Progress {
+                done,
+                of,
+                workload,
+                scheduler,
+                transport,
+                clients,
+                qps,
+            } = round;
+            let message =
+                format!("{workload} {transport} {clients} clients {scheduler}: {qps:.0}/s");
             match &bar {
                 None => eprintln!("{done}/{of} {message}"),
                 Some(bar) if done == of => bar.finish_and_clear(),
@@ -95,7 +113,9 @@ mod linux {
     /// `print!` panics when the reader of a pipe has left.
     fn say(text: &str) -> Result<()> {
         let mut stdout = io::stdout().lock();
-        let said = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+        let said = stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush());
         said.map_err(|error| Error::run(format!("cannot print the result: {error}")))
     }
 }

@@ -22,21 +22,36 @@ pub struct Output {
 impl Output {
     /// Opens or creates the file. What it holds stays until there is something to replace it.
     pub fn open(path: &Path) -> Result<Output> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| Error::usage(format!("cannot write {}: {error}", path.display())))?;
-        Ok(Output { path: path.to_path_buf(), file })
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        let file = file
+            .map_err(|error| Error::usage(format!("cannot write {}: {error}", path.display())))?;
+        Ok(Output {
+            path: path.to_path_buf(),
+            file,
+        })
     }
 
     /// Replaces what the file holds.
     pub fn write(mut self, text: &str) -> Result<()> {
-        let written = self.file.set_len(0).and_then(|()| self.file.write_all(text.as_bytes()));
-        written.map_err(|error| Error::run(format!("cannot write {}: {error}", self.path.display())))
+        let written = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.write_all(text.as_bytes()));
+        written
+            .map_err(|error| Error::run(format!("cannot write {}: {error}", self.path.display())))
     }
 }
 
 /// `{"machine": {..}, "cells": [{..}, ..]}`.
 pub fn json(machine: &Machine, cells: &[Cell]) -> String {
-    let cells: Vec<Value> = cells.iter().map(|cell| Value::Object(fields(cell))).collect();
+    let cells: Vec<Value> = cells
+        .iter()
+        .map(|cell| Value::Object(fields(cell)))
+        .collect();
     let mut text = format!("{:#}", json!({ "machine": facts(machine), "cells": cells }));
     text.push('\n');
     text
@@ -48,11 +63,23 @@ pub fn csv(cells: &[Cell]) -> String {
     for (index, cell) in cells.iter().enumerate() {
         let fields = fields(cell);
         if index == 0 {
-            text.push_str(&fields.keys().map(String::as_str).collect::<Vec<_>>().join(","));
+            text.push_str(
+                &fields
+                    .keys()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join(","),
+            );
             text.push('\n');
         }
-        let values: Vec<String> =
-            fields.values().map(|value| value.as_str().map_or_else(|| value.to_string(), String::from)).collect();
+        let values: Vec<String> = fields
+            .values()
+            .map(|value| {
+                value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), String::from)
+            })
+            .collect();
         text.push_str(&values.join(","));
         text.push('\n');
     }
@@ -95,7 +122,10 @@ fn fields(cell: &Cell) -> Map<String, Value> {
         ("client_cpu_s", rounded(cell.client_cpu_s, 1e3)),
         ("jain_fairness", rounded(cell.jain_fairness, 1e4)),
     ];
-    fields.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    fields
+        .into_iter()
+        .map(|(name, value)| (name.to_string(), value))
+        .collect()
 }
 
 /// As many digits as the instrument has.
@@ -117,7 +147,11 @@ pub(crate) mod tests {
             scheduler,
             transport: Transport::Unix,
             clients,
-            qps: Spread { median: qps, min: qps / 2.0, max: qps * 2.0 },
+            qps: Spread {
+                median: qps,
+                min: qps / 2.0,
+                max: qps * 2.0,
+            },
             p50_us: 10.04,
             p95_us: 20.0,
             p99_us: 30_000.0,
@@ -134,10 +168,21 @@ pub(crate) mod tests {
 
     #[test]
     fn json_has_the_promised_shape() {
-        let machine = Machine::look(&Split { server: vec![0, 1], client: vec![2] });
+        let machine = Machine::look(&Split {
+            server: vec![0, 1],
+            client: vec![2],
+        });
         let text = json(&machine, &[cell(Scheduler::PerConnection, 16, 1234.56)]);
         let value: Value = serde_json::from_str(&text).unwrap();
-        for fact in ["cpu_model", "kernel", "governor", "quota", "commit", "command_line", "date"] {
+        for fact in [
+            "cpu_model",
+            "kernel",
+            "governor",
+            "quota",
+            "commit",
+            "command_line",
+            "date",
+        ] {
             assert!(value["machine"][fact].is_string(), "{fact}");
         }
         assert_eq!(value["machine"]["server_cpus"], "0,1");
@@ -153,11 +198,17 @@ pub(crate) mod tests {
 
     #[test]
     fn csv_has_a_head_and_as_many_fields_in_every_line() {
-        let text = csv(&[cell(Scheduler::Pool, 16, 10.0), cell(Scheduler::Pool, 32, 20.0)]);
+        let text = csv(&[
+            cell(Scheduler::Pool, 16, 10.0),
+            cell(Scheduler::Pool, 32, 20.0),
+        ]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.len() == 17));
-        assert_eq!((lines[0][3], lines[2][3], lines[1][1]), ("clients", "32", "pool"));
+        assert_eq!(
+            (lines[0][3], lines[2][3], lines[1][1]),
+            ("clients", "32", "pool")
+        );
         assert_eq!(csv(&[]), "");
     }
 
@@ -166,7 +217,10 @@ pub(crate) mod tests {
         let path = std::env::temp_dir().join(format!("study-record-{}", std::process::id()));
         std::fs::write(&path, "an earlier result, and a long one").unwrap();
         let output = Output::open(&path).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "an earlier result, and a long one");
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "an earlier result, and a long one"
+        );
         output.write("new").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
         std::fs::remove_file(&path).unwrap();

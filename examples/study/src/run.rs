@@ -46,7 +46,11 @@ pub struct Plan {
 impl Plan {
     /// How many rounds that is in all.
     pub fn rounds_in_all(&self) -> usize {
-        self.workloads.len() * self.transports.len() * self.clients.len() * self.schedulers.len() * self.rounds
+        self.workloads.len()
+            * self.transports.len()
+            * self.clients.len()
+            * self.schedulers.len()
+            * self.rounds
     }
 
     /// Descriptors that this process will need: the clients' and some for itself.
@@ -57,8 +61,12 @@ impl Plan {
     fn order(&self, index: usize, transport: Transport) -> Result<Order> {
         let port = match self.port {
             None => 0,
-            Some(first) => u16::try_from(usize::from(first) + index)
-                .map_err(|_| Error::usage(format!("there are no {} ports from {first} on", self.schedulers.len())))?,
+            Some(first) => u16::try_from(usize::from(first) + index).map_err(|_| {
+                Error::usage(format!(
+                    "there are no {} ports from {first} on",
+                    self.schedulers.len()
+                ))
+            })?,
         };
         Ok(Order {
             scheduler: self.schedulers[index],
@@ -142,7 +150,8 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
             // A row for each scheduler, as a reader of the table goes.
             let mut rows: Vec<Vec<Cell>> = plan.schedulers.iter().map(|_| Vec::new()).collect();
             for &clients in &plan.clients {
-                let mut rounds: Vec<Vec<Round>> = plan.schedulers.iter().map(|_| Vec::new()).collect();
+                let mut rounds: Vec<Vec<Round>> =
+                    plan.schedulers.iter().map(|_| Vec::new()).collect();
                 for turn in 0..plan.rounds {
                     for step in 0..servers.len() {
                         let index = (turn + step) % servers.len();
@@ -161,7 +170,13 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
                     }
                 }
                 for (index, rounds) in rounds.iter().enumerate() {
-                    rows[index].push(cell(workload, plan.schedulers[index], transport, clients, rounds));
+                    rows[index].push(cell(
+                        workload,
+                        plan.schedulers[index],
+                        transport,
+                        clients,
+                        rounds,
+                    ));
                 }
             }
             cells.extend(rows.into_iter().flatten());
@@ -188,7 +203,8 @@ struct Round {
 
 fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
     let pid = server.pid();
-    let watch = Watch::start(pid).map_err(|error| Error::run(format!("cannot watch the server: {error}")))?;
+    let watch = Watch::start(pid)
+        .map_err(|error| Error::run(format!("cannot watch the server: {error}")))?;
     let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
     let mut clients = Clients::connect(&load)?;
     let (mut opened, mut closed) = (Duration::ZERO, Duration::ZERO);
@@ -242,8 +258,16 @@ fn cell(
         p99_us: spread(|round| round.p99_us).median,
         max_us: spread(|round| round.max_us).max,
         errors,
-        server_threads_peak: rounds.iter().map(|round| round.size.threads).max().unwrap_or(0),
-        server_rss_kib: rounds.iter().map(|round| round.size.rss_kib).max().unwrap_or(0),
+        server_threads_peak: rounds
+            .iter()
+            .map(|round| round.size.threads)
+            .max()
+            .unwrap_or(0),
+        server_rss_kib: rounds
+            .iter()
+            .map(|round| round.size.rss_kib)
+            .max()
+            .unwrap_or(0),
         server_cpu_s: spread(|round| round.server_cpu_s).median,
         client_cpu_s: spread(|round| round.client_cpu_s).median,
         client_busy: spread(|round| round.client_busy).median,
@@ -263,17 +287,41 @@ mod tests {
             p95_us: 2.0,
             p99_us: qps,
             max_us,
-            errors: Errors { refused, first: Some(format!("of {qps}")), ..Errors::default() },
-            size: process::Size { threads, rss_kib: 10 },
+            errors: Errors {
+                refused,
+                first: Some(format!("of {qps}")),
+                ..Errors::default()
+            },
+            size: process::Size {
+                threads,
+                rss_kib: 10,
+            },
             server_cpu_s: 0.5,
             client_cpu_s: 0.25,
             client_busy: 0.25,
             jain: 1.0,
         };
-        let rounds = [round(10.0, 5.0, 1, 3), round(30.0, 9.0, 0, 8), round(20.0, 7.0, 2, 4)];
+        let rounds = [
+            round(10.0, 5.0, 1, 3),
+            round(30.0, 9.0, 0, 8),
+            round(20.0, 7.0, 2, 4),
+        ];
         let cell = cell(Workload::Ping, Scheduler::Pool, Transport::Unix, 4, &rounds);
-        assert_eq!(cell.qps, Spread { median: 20.0, min: 10.0, max: 30.0 });
-        assert_eq!((cell.p99_us, cell.max_us, cell.server_threads_peak), (20.0, 9.0, 8));
-        assert_eq!((cell.errors.total(), cell.errors.first.as_deref()), (3, Some("of 10")));
+        assert_eq!(
+            cell.qps,
+            Spread {
+                median: 20.0,
+                min: 10.0,
+                max: 30.0
+            }
+        );
+        assert_eq!(
+            (cell.p99_us, cell.max_us, cell.server_threads_peak),
+            (20.0, 9.0, 8)
+        );
+        assert_eq!(
+            (cell.errors.total(), cell.errors.first.as_deref()),
+            (3, Some("of 10"))
+        );
     }
 }

@@ -29,8 +29,10 @@ pub fn render(plan: &Plan, cells: &[Cell], published: &[Published<'_>]) -> Strin
     let mut text = String::new();
     for &workload in &plan.workloads {
         for &transport in &plan.transports {
-            let here: Vec<&Cell> =
-                cells.iter().filter(|cell| cell.workload == workload && cell.transport == transport).collect();
+            let here: Vec<&Cell> = cells
+                .iter()
+                .filter(|cell| cell.workload == workload && cell.transport == transport)
+                .collect();
             text.push_str(&measured(plan, workload, transport, &here));
             text.push('\n');
         }
@@ -46,26 +48,42 @@ fn measured(plan: &Plan, workload: Workload, transport: Transport, cells: &[&Cel
         1 => "one round".to_string(),
         n => format!("median of {n} rounds"),
     };
-    let title = format!("{workload} over {transport}, statements/s, {rounds} of {:?}", plan.seconds);
+    let title = format!(
+        "{workload} over {transport}, statements/s, {rounds} of {:?}",
+        plan.seconds
+    );
     let find = |scheduler: Scheduler, clients: usize| {
-        cells.iter().find(|cell| cell.scheduler == scheduler && cell.clients == clients).copied()
+        cells
+            .iter()
+            .find(|cell| cell.scheduler == scheduler && cell.clients == clients)
+            .copied()
     };
     let row = |label: String, show: &dyn Fn(usize) -> Option<String>| {
-        let fields = plan.clients.iter().map(|clients| show(*clients).unwrap_or_else(|| "-".into()));
+        let fields = plan
+            .clients
+            .iter()
+            .map(|clients| show(*clients).unwrap_or_else(|| "-".into()));
         std::iter::once(label).chain(fields).collect::<Vec<_>>()
     };
     let mut grid = vec![row("clients".into(), &|clients| Some(clients.to_string()))];
     for &scheduler in &plan.schedulers {
         let mut show = |label: &str, of: &dyn Fn(&Cell) -> String| {
-            grid.push(row(label.into(), &|clients| find(scheduler, clients).map(of)));
+            grid.push(row(label.into(), &|clients| {
+                find(scheduler, clients).map(of)
+            }));
         };
         show(scheduler.name(), &|cell| short(cell.qps.median));
         if plan.rounds > 1 {
-            show("  min-max", &|cell| format!("{}-{}", short(cell.qps.min), short(cell.qps.max)));
+            show("  min-max", &|cell| {
+                format!("{}-{}", short(cell.qps.min), short(cell.qps.max))
+            });
         }
         show("  p99 ms", &|cell| millis(cell.p99_us));
         show("  client busy", &|cell| busy(cell.client_busy));
-        if cells.iter().any(|cell| cell.scheduler == scheduler && cell.errors.total() > 0) {
+        if cells
+            .iter()
+            .any(|cell| cell.scheduler == scheduler && cell.errors.total() > 0)
+        {
             show("  errors", &|cell| cell.errors.total().to_string());
         }
     }
@@ -73,21 +91,38 @@ fn measured(plan: &Plan, workload: Workload, transport: Transport, cells: &[&Cel
         if !plan.schedulers.contains(&above) || !plan.schedulers.contains(&below) {
             continue;
         }
-        let value = |cell: &Cell| if of == Of::Medians { cell.qps.median } else { cell.qps.max };
+        let value = |cell: &Cell| {
+            if of == Of::Medians {
+                cell.qps.median
+            } else {
+                cell.qps.max
+            }
+        };
         let best = if of == Of::Bests { ", best rounds" } else { "" };
         grid.push(row(format!("{above} / {below}{best}"), &|clients| {
-            Some(ratio(value(find(above, clients)?), value(find(below, clients)?)))
+            Some(ratio(
+                value(find(above, clients)?),
+                value(find(below, clients)?),
+            ))
         }));
     }
     let mut text = format!("{title}\n{}", align(&grid));
-    if cells.iter().any(|cell| cell.client_busy >= CLIENT_SATURATED) {
-        text.push_str("!: the load generator was busy all the time; this server may be able to do more\n");
+    if cells
+        .iter()
+        .any(|cell| cell.client_busy >= CLIENT_SATURATED)
+    {
+        text.push_str(
+            "!: the load generator was busy all the time; this server may be able to do more\n",
+        );
     }
     text
 }
 
 fn published_table(workload: Workload, published: &[Published<'_>]) -> String {
-    let here: Vec<_> = published.iter().filter(|value| value.workload == workload.name()).collect();
+    let here: Vec<_> = published
+        .iter()
+        .filter(|value| value.workload == workload.name())
+        .collect();
     if here.is_empty() {
         return format!("there is no published table of {workload}\n");
     }
@@ -105,12 +140,16 @@ fn published_table(workload: Workload, published: &[Published<'_>]) -> String {
     }
     let find = |machine: &str, scheduler: Scheduler, clients: usize| {
         let found = here.iter().find(|value| {
-            value.machine == machine && value.scheduler == scheduler.name() && value.clients == clients
+            value.machine == machine
+                && value.scheduler == scheduler.name()
+                && value.clients == clients
         });
         found.map(|value| value.qps as f64)
     };
     let row = |label: String, show: &dyn Fn(usize) -> Option<String>| {
-        let fields = clients.iter().map(|clients| show(*clients).unwrap_or_else(|| "-".into()));
+        let fields = clients
+            .iter()
+            .map(|clients| show(*clients).unwrap_or_else(|| "-".into()));
         std::iter::once(label).chain(fields).collect::<Vec<_>>()
     };
     let mut grid = vec![row("clients".into(), &|clients| Some(clients.to_string()))];
@@ -118,10 +157,15 @@ fn published_table(workload: Workload, published: &[Published<'_>]) -> String {
     for (machine, cores) in machines {
         grid.push(vec![format!("{machine}, {cores} cores")]);
         for scheduler in [above, below] {
-            grid.push(row(format!("  {scheduler}"), &|clients| Some(short(find(machine, scheduler, clients)?))));
+            grid.push(row(format!("  {scheduler}"), &|clients| {
+                Some(short(find(machine, scheduler, clients)?))
+            }));
         }
         grid.push(row(format!("  {above} / {below}"), &|clients| {
-            Some(ratio(find(machine, above, clients)?, find(machine, below, clients)?))
+            Some(ratio(
+                find(machine, above, clients)?,
+                find(machine, below, clients)?,
+            ))
         }));
     }
     format!(
@@ -133,7 +177,10 @@ fn published_table(workload: Workload, published: &[Published<'_>]) -> String {
 
 fn errors_line(cells: &[Cell]) -> String {
     let total: u64 = cells.iter().map(|cell| cell.errors.total()).sum();
-    match cells.iter().find_map(|cell| Some((cell, cell.errors.first.as_ref()?))) {
+    match cells
+        .iter()
+        .find_map(|cell| Some((cell, cell.errors.first.as_ref()?)))
+    {
         None => format!("errors: {total}\n"),
         Some((cell, first)) => format!(
             "errors: {total}; the first, with {} clients of {} over {} on {}: {first}\n",
@@ -147,7 +194,10 @@ fn align(grid: &[Vec<String>]) -> String {
     let columns = grid.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         // A lone label may run over the columns beside it.
-        let fields = grid.iter().filter(|row| row.len() > 1).filter_map(|row| row.get(column));
+        let fields = grid
+            .iter()
+            .filter(|row| row.len() > 1)
+            .filter_map(|row| row.get(column));
         fields.map(|field| field.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -156,7 +206,11 @@ fn align(grid: &[Vec<String>]) -> String {
         let mut line = String::new();
         for (column, (field, width)) in row.iter().zip(&widths).enumerate() {
             // Writing to a String cannot fail.
-            let _ = if column == 0 { write!(line, "{field:<width$}") } else { write!(line, "  {field:>width$}") };
+            let _ = if column == 0 {
+                write!(line, "{field:<width$}")
+            } else {
+                write!(line, "  {field:>width$}")
+            };
         }
         text.push_str(line.trim_end());
         text.push('\n');
@@ -187,7 +241,11 @@ fn busy(share: f64) -> String {
 }
 
 fn ratio(above: f64, below: f64) -> String {
-    if below > 0.0 { format!("{:.2}x", above / below) } else { "-".into() }
+    if below > 0.0 {
+        format!("{:.2}x", above / below)
+    } else {
+        "-".into()
+    }
 }
 
 #[cfg(test)]
@@ -208,7 +266,10 @@ mod tests {
             seconds: Duration::from_secs(1),
             warmup: Duration::ZERO,
             rounds: 3,
-            split: Split { server: vec![0], client: vec![1] },
+            split: Split {
+                server: vec![0],
+                client: vec![1],
+            },
             rows: 1,
             groups: 1,
             port: None,
@@ -238,7 +299,10 @@ per-connection              200k       100k
   client busy                50%        50%
 pool / per-connection      1.50x      2.50x
 ";
-        assert_eq!(measured(&plan, Workload::PointSelect, Transport::Unix, &cells), expected);
+        assert_eq!(
+            measured(&plan, Workload::PointSelect, Transport::Unix, &cells),
+            expected
+        );
     }
 
     #[test]
@@ -247,8 +311,16 @@ pool / per-connection      1.50x      2.50x
         let mut best = cell(Scheduler::StdLoop, 16, 100.0);
         best.qps.max = 400.0;
         let cells = [cell(Scheduler::PerConnection, 16, 100.0), best];
-        let text = measured(&plan, Workload::PointSelect, Transport::Unix, &cells.iter().collect::<Vec<_>>());
-        assert!(text.contains("per-connection / std-loop, best rounds  0.50x"), "{text}");
+        let text = measured(
+            &plan,
+            Workload::PointSelect,
+            Transport::Unix,
+            &cells.iter().collect::<Vec<_>>(),
+        );
+        assert!(
+            text.contains("per-connection / std-loop, best rounds  0.50x"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -259,15 +331,28 @@ pool / per-connection      1.50x      2.50x
         bad.errors.stuck = 3;
         bad.errors.first = Some("client 4 got no reply".into());
         let text = render(&plan, &[bad], &[]);
-        assert!(text.contains("99%!") && text.contains("!: the load generator was busy"), "{text}");
-        assert!(text.contains("  errors") && text.contains("errors: 3; the first, with 16 clients"), "{text}");
+        assert!(
+            text.contains("99%!") && text.contains("!: the load generator was busy"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  errors") && text.contains("errors: 3; the first, with 16 clients"),
+            "{text}"
+        );
     }
 
     #[test]
     fn the_published_table_carries_its_caption_and_all_machines() {
         let text = published_table(Workload::PointSelect, &published::all().unwrap());
-        assert!(text.contains("\nother machines, other engine: compare shapes, never heights\n"), "{text}");
-        for machine in ["facebook-maria1, 16 cores", "pitbull, 24 cores", "Windows, 8 cores"] {
+        assert!(
+            text.contains("\nother machines, other engine: compare shapes, never heights\n"),
+            "{text}"
+        );
+        for machine in [
+            "facebook-maria1, 16 cores",
+            "pitbull, 24 cores",
+            "Windows, 8 cores",
+        ] {
             assert!(text.contains(machine), "{text}");
         }
         assert!(text.contains("510.40x"), "pitbull at 4096: {text}");
@@ -277,9 +362,21 @@ pool / per-connection      1.50x      2.50x
 
     #[test]
     fn numbers_keep_the_digits_that_mean_something() {
-        let all = [0.4, 282.0, 9_999.0, 9_999.6, 91_322.0, 999_600.0, 1_234_567.0].map(short);
+        let all = [
+            0.4,
+            282.0,
+            9_999.0,
+            9_999.6,
+            91_322.0,
+            999_600.0,
+            1_234_567.0,
+        ]
+        .map(short);
         assert_eq!(all, ["0", "282", "9999", "10k", "91k", "1.00M", "1.23M"]);
-        assert_eq!([81.0, 9_996.0, 25_340.0, 358_000.0].map(millis), ["0.08", "10.0", "25.3", "358"]);
+        assert_eq!(
+            [81.0, 9_996.0, 25_340.0, 358_000.0].map(millis),
+            ["0.08", "10.0", "25.3", "358"]
+        );
         assert_eq!(ratio(1.0, 0.0), "-");
     }
 }

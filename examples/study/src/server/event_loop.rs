@@ -35,16 +35,25 @@ const INBOX: usize = 64 * 1024;
 /// The listening socket's token; connections have their slot's number.
 const LISTENER: u64 = u64::MAX;
 
-const READING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+const READING: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
 const WRITING: EventFlags = EventFlags::OUT.union(EventFlags::ET);
-const OVER: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
+const OVER: EventFlags = EventFlags::RDHUP
+    .union(EventFlags::HUP)
+    .union(EventFlags::ERR);
 
 /// Starts the thread; it lives as long as the process.
 pub(super) fn start(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<Box<dyn Any>> {
     rustix::io::ioctl_fionbio(&listener, true)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     // Level-triggered: clients left in the backlog, for want of descriptors, are reported again.
-    epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    epoll::add(
+        &epoll,
+        &listener,
+        EventData::new_u64(LISTENER),
+        EventFlags::IN,
+    )?;
     let mut server = EventLoop {
         epoll,
         listener,
@@ -55,7 +64,9 @@ pub(super) fn start(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<Box<dy
         inbox: vec![0; INBOX].into_boxed_slice(),
         out: Vec::with_capacity(INBOX),
     };
-    thread::Builder::new().name("event-loop".into()).spawn(move || server.run())?;
+    thread::Builder::new()
+        .name("event-loop".into())
+        .spawn(move || server.run())?;
     Ok(Box::new(()))
 }
 
@@ -135,8 +146,13 @@ impl EventLoop {
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         self.opened += 1;
         let session = Session::new(&self.engine, self.opened);
-        let mut connection =
-            Connection { socket, session, half: Vec::new(), unsent: Vec::new(), quitting: false };
+        let mut connection = Connection {
+            socket,
+            session,
+            half: Vec::new(),
+            unsent: Vec::new(),
+            quitting: false,
+        };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
@@ -153,10 +169,18 @@ impl EventLoop {
     }
 
     fn on_ready(&mut self, slot: usize, flags: EventFlags) {
-        let EventLoop { epoll, connections, inbox, out, .. } = self;
+        let EventLoop {
+            epoll,
+            connections,
+            inbox,
+            out,
+            ..
+        } = self;
         // A slot is given away only by `accept`, and an event that is still in the batch for its former owner then
         // merely makes the new one look at its socket.
-        let Some(connection) = connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = connections.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
         let result = if connection.unsent.is_empty() {
             connection.on_readable(inbox, out, flags.intersects(OVER), epoll, slot)
         } else {
@@ -220,10 +244,19 @@ impl Connection {
         let sent = send_some(&self.socket, out)?;
         if sent < out.len() {
             self.unsent.extend_from_slice(&out[sent..]);
-            epoll::modify(epoll, &self.socket, EventData::new_u64(slot as u64), WRITING)?;
+            epoll::modify(
+                epoll,
+                &self.socket,
+                EventData::new_u64(slot as u64),
+                WRITING,
+            )?;
         }
         out.clear();
-        if self.quitting && self.unsent.is_empty() { Err(Closed) } else { Ok(()) }
+        if self.quitting && self.unsent.is_empty() {
+            Err(Closed)
+        } else {
+            Ok(())
+        }
     }
 
     fn on_writable(&mut self, epoll: &OwnedFd, slot: usize) -> Result<(), Closed> {
@@ -236,7 +269,12 @@ impl Connection {
             return Err(Closed);
         }
         self.unsent = Vec::new();
-        epoll::modify(epoll, &self.socket, EventData::new_u64(slot as u64), READING)?;
+        epoll::modify(
+            epoll,
+            &self.socket,
+            EventData::new_u64(slot as u64),
+            READING,
+        )?;
         Ok(())
     }
 }
@@ -245,7 +283,11 @@ impl Connection {
 fn send_some(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Closed> {
     let mut sent = 0;
     while sent < bytes.len() {
-        match send(socket, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match send(
+            socket,
+            &bytes[sent..],
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        ) {
             Ok(n) => sent += n,
             Err(Errno::AGAIN) => break,
             Err(Errno::INTR) => {}

@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use lexopt::ValueExt;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
+    sockopt,
 };
 use sqlish::{Engine, EngineConfig, Flow, Line, NoAdmin, Session, next_line};
 
@@ -57,7 +58,11 @@ pub struct Spec {
 impl Spec {
     /// The arguments that [`main_if_asked`] reads back.
     pub fn to_args(&self) -> Vec<OsString> {
-        let mut args: Vec<OsString> = vec![SUBCOMMAND.into(), "--scheduler".into(), self.scheduler.name().into()];
+        let mut args: Vec<OsString> = vec![
+            SUBCOMMAND.into(),
+            "--scheduler".into(),
+            self.scheduler.name().into(),
+        ];
         match &self.endpoint {
             Endpoint::Unix(path) => args.extend(["--unix".into(), path.into()]),
             Endpoint::Tcp(address) => args.extend(["--tcp".into(), address.to_string().into()]),
@@ -70,7 +75,8 @@ impl Spec {
 
     fn from_args(args: impl Iterator<Item = OsString>) -> Result<Spec> {
         use lexopt::Arg::Long;
-        let (mut scheduler, mut endpoint, mut rows, mut groups, mut cpus) = (None, None, None, None, None);
+        let (mut scheduler, mut endpoint, mut rows, mut groups, mut cpus) =
+            (None, None, None, None, None);
         let mut parser = lexopt::Parser::from_args(args);
         while let Some(arg) = parser.next().map_err(Error::usage)? {
             match arg {
@@ -79,30 +85,52 @@ impl Spec {
                     endpoint = Some(Endpoint::Unix(parser.value().map_err(Error::usage)?.into()));
                 }
                 Long("tcp") => {
-                    let address = parser.value().and_then(|value| value.parse()).map_err(Error::usage)?;
+                    let address = parser
+                        .value()
+                        .and_then(|value| value.parse())
+                        .map_err(Error::usage)?;
                     endpoint = Some(Endpoint::Tcp(address));
                 }
                 Long("rows") => {
-                    rows = Some(parser.value().and_then(|value| value.parse()).map_err(Error::usage)?);
+                    rows = Some(
+                        parser
+                            .value()
+                            .and_then(|value| value.parse())
+                            .map_err(Error::usage)?,
+                    );
                 }
                 Long("groups") => {
-                    groups = Some(parser.value().and_then(|value| value.parse()).map_err(Error::usage)?);
+                    groups = Some(
+                        parser
+                            .value()
+                            .and_then(|value| value.parse())
+                            .map_err(Error::usage)?,
+                    );
                 }
                 Long("cpus") => cpus = Some(plan::parse_cpus(&value(&mut parser)?)?),
                 other => return Err(Error::usage(other.unexpected())),
             }
         }
         match (scheduler, endpoint, rows, groups, cpus) {
-            (Some(scheduler), Some(endpoint), Some(rows), Some(groups), Some(cpus)) => {
-                Ok(Spec { scheduler, endpoint, rows, groups, cpus })
-            }
-            _ => Err(Error::usage("server needs --scheduler, --unix or --tcp, --rows, --groups and --cpus")),
+            (Some(scheduler), Some(endpoint), Some(rows), Some(groups), Some(cpus)) => Ok(Spec {
+                scheduler,
+                endpoint,
+                rows,
+                groups,
+                cpus,
+            }),
+            _ => Err(Error::usage(
+                "server needs --scheduler, --unix or --tcp, --rows, --groups and --cpus",
+            )),
         }
     }
 }
 
 fn value(parser: &mut lexopt::Parser) -> Result<String> {
-    parser.value().and_then(ValueExt::string).map_err(Error::usage)
+    parser
+        .value()
+        .and_then(ValueExt::string)
+        .map_err(Error::usage)
 }
 
 /// Serves, if this process was started to do that; every program that starts servers calls it first in its `main`.
@@ -122,16 +150,27 @@ pub fn main_if_asked() -> Option<ExitCode> {
 fn serve(spec: &Spec) -> Result<std::convert::Infallible> {
     cpu::pin(&spec.cpus)?;
     process::raise_file_limit(0)?;
-    let engine = Engine::new(EngineConfig { rows: spec.rows, ..EngineConfig::default() });
+    let engine = Engine::new(EngineConfig {
+        rows: spec.rows,
+        ..EngineConfig::default()
+    });
     let (endpoint, _running) = match spec.scheduler {
-        Scheduler::Pool | Scheduler::PerConnection => return Err(Error::usage("TEMPORARY: the library is not merged")),
+        Scheduler::Pool | Scheduler::PerConnection => {
+            return Err(Error::usage("TEMPORARY: the library is not merged"));
+        }
         Scheduler::StdLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
-            (endpoint, std_loop::start(socket, &spec.endpoint, engine).map_err(Error::run)?)
+            (
+                endpoint,
+                std_loop::start(socket, &spec.endpoint, engine).map_err(Error::run)?,
+            )
         }
         Scheduler::EventLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
-            (endpoint, event_loop::start(socket, engine).map_err(Error::run)?)
+            (
+                endpoint,
+                event_loop::start(socket, engine).map_err(Error::run)?,
+            )
         }
     };
     println!("LISTENING\t{endpoint}");
@@ -162,20 +201,31 @@ fn bound(endpoint: &Endpoint) -> Result<(OwnedFd, Endpoint)> {
     let failed = |error: io::Error| Error::usage(format!("cannot listen on {endpoint}: {error}"));
     match endpoint {
         Endpoint::Unix(path) => bind_unix(path).map(|socket| (socket, endpoint.clone())),
-        Endpoint::Tcp(address) => bind_tcp(*address).map(|(socket, address)| (socket, Endpoint::Tcp(address))),
+        Endpoint::Tcp(address) => {
+            bind_tcp(*address).map(|(socket, address)| (socket, Endpoint::Tcp(address)))
+        }
     }
     .map_err(failed)
 }
 
 fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
 fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &address)?;

@@ -27,7 +27,11 @@ const INPUT: usize = 4 * 1024;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts the acceptor; its threads live as long as the process.
-pub(super) fn start(socket: OwnedFd, endpoint: &Endpoint, engine: Arc<Engine>) -> io::Result<Box<dyn Any>> {
+pub(super) fn start(
+    socket: OwnedFd,
+    endpoint: &Endpoint,
+    engine: Arc<Engine>,
+) -> io::Result<Box<dyn Any>> {
     let acceptor = thread::Builder::new().name("accept".into());
     match endpoint {
         Endpoint::Unix(_) => {
@@ -47,7 +51,10 @@ fn without_delay(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn accept<S: Read + Write + Send + 'static>(next: impl Fn() -> io::Result<S>, engine: &Arc<Engine>) {
+fn accept<S: Read + Write + Send + 'static>(
+    next: impl Fn() -> io::Result<S>,
+    engine: &Arc<Engine>,
+) {
     for id in 1.. {
         let Ok(stream) = next() else {
             thread::sleep(PAUSE);
@@ -57,7 +64,11 @@ fn accept<S: Read + Write + Send + 'static>(next: impl Fn() -> io::Result<S>, en
         // A connection that ends with an error has ended; there is nobody to tell. One that gets no thread is closed
         // by the failed spawn, and the client counts it.
         let conversation = move || drop(converse(stream, &engine, id));
-        if thread::Builder::new().stack_size(STACK).spawn(conversation).is_err() {
+        if thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(conversation)
+            .is_err()
+        {
             thread::sleep(PAUSE);
         }
     }
