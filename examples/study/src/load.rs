@@ -163,14 +163,19 @@ impl Measured {
     }
 }
 
-/// A boundary of the window, for those who want to read a meter at it.
+/// A moment of a run at which the caller may read a meter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Edge {
-    /// The warm-up is over.
+pub enum Moment {
+    /// The warm-up is over, the window opens.
     Opens,
-    /// The measurement is over; the last replies are still to come.
+    /// The load is on, and some 20 ms have passed since the last look.
+    Passes,
+    /// The window has closed; the last replies are still to come.
     Closes,
 }
+
+/// How far [`Moment::Passes`] are apart. A look at `/proc` costs some 20 us of the client's CPU.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Connected, greeted clients. They can carry one load after the other.
 pub struct Clients {
@@ -284,31 +289,25 @@ impl Clients {
         })
     }
 
-    /// Puts the load on for `warmup`, then measures it for `measure`, then waits for the last replies. `at_edge` is
-    /// called as the window opens and as it closes.
+    /// Puts the load on for `warmup`, then measures it for `measure`, then waits for the last replies. The caller looks
+    /// at its meters from in here rather than from another thread: alone in its process, a thread makes cheaper system
+    /// calls on its descriptors.
     pub fn run_for(
         &mut self,
         warmup: Duration,
         measure: Duration,
-        mut at_edge: impl FnMut(Edge),
+        mut look: impl FnMut(Moment),
     ) -> Result<Measured> {
         self.begin();
         let opens_at = self.now() + nanos(warmup);
-        self.turn_until(
-            |clients, now| now >= opens_at || clients.tally.waiting == 0,
-            opens_at,
-        )?;
-        at_edge(Edge::Opens);
+        self.carry_until(opens_at, &mut look)?;
+        look(Moment::Opens);
         let cpu = thread_cpu_time();
         self.open_window();
-        let closes_at = self.tally.opened_at + nanos(measure);
-        self.turn_until(
-            |clients, now| now >= closes_at || clients.tally.waiting == 0,
-            closes_at,
-        )?;
+        self.carry_until(self.tally.opened_at + nanos(measure), &mut look)?;
         self.close_window();
         let client_cpu = thread_cpu_time().saturating_sub(cpu);
-        at_edge(Edge::Closes);
+        look(Moment::Closes);
         self.drain()?;
         Ok(Measured {
             window: Duration::from_nanos(self.tally.closed_at - self.tally.opened_at),
@@ -318,6 +317,18 @@ impl Clients {
             client_cpu,
             jain: jain(self.clients.iter().map(|client| client.completed)),
         })
+    }
+
+    fn carry_until(&mut self, end: u64, look: &mut impl FnMut(Moment)) -> Result<()> {
+        let mut looked_at = 0;
+        let done = |clients: &Clients, now| {
+            if now - looked_at >= nanos(LOOK_EVERY) {
+                look(Moment::Passes);
+                looked_at = now;
+            }
+            now >= end || clients.tally.waiting == 0
+        };
+        self.turn_until(done, end)
     }
 
     /// Puts the load on until `count` statements have been answered and returns how long `count` took: the end is
@@ -412,7 +423,11 @@ impl Clients {
     }
 
     /// Handles events until `done`, which is asked between batches. Sleeps no longer than until `wake_at`.
-    fn turn_until(&mut self, done: impl Fn(&Clients, u64) -> bool, wake_at: u64) -> Result<()> {
+    fn turn_until(
+        &mut self,
+        mut done: impl FnMut(&Clients, u64) -> bool,
+        wake_at: u64,
+    ) -> Result<()> {
         loop {
             let now = self.now();
             if done(self, now) {

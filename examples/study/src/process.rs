@@ -2,8 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -18,6 +16,16 @@ pub struct Size {
     pub threads: u64,
     /// Resident memory.
     pub rss_kib: u64,
+}
+
+impl Size {
+    /// The larger of each.
+    pub fn max(self, other: Size) -> Size {
+        Size {
+            threads: self.threads.max(other.threads),
+            rss_kib: self.rss_kib.max(other.rss_kib),
+        }
+    }
 }
 
 /// The size of process `pid` now.
@@ -85,42 +93,6 @@ pub fn raise_file_limit(needed: usize) -> Result<()> {
     }
 }
 
-/// How often a [`Watch`] looks. Threads that live shorter may be missed; a look costs some 20 us of a client CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// Follows the size of a process from a thread of its own and keeps the peaks.
-#[derive(Debug)]
-pub struct Watch {
-    stop: mpsc::Sender<()>,
-    thread: JoinHandle<Size>,
-}
-
-impl Watch {
-    /// Starts to watch `pid`.
-    pub fn start(pid: u32) -> io::Result<Watch> {
-        let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new().name("watch".into()).spawn(move || {
-            let mut peak = Size::default();
-            loop {
-                // A process that has died keeps the peaks it had; the load notices the death.
-                let now = size(pid).unwrap_or_default();
-                peak.threads = peak.threads.max(now.threads);
-                peak.rss_kib = peak.rss_kib.max(now.rss_kib);
-                if stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
-                    return peak;
-                }
-            }
-        })?;
-        Ok(Watch { stop, thread })
-    }
-
-    /// Ends the watch; the peaks since its start.
-    pub fn stop(self) -> Size {
-        drop(self.stop);
-        self.thread.join().unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,8 +120,8 @@ mod tests {
     #[test]
     fn this_process_has_threads_memory_and_descriptors() {
         let me = std::process::id();
-        let peak = Watch::start(me).unwrap().stop();
-        assert!(peak.threads >= 1 && peak.rss_kib > 0, "{peak:?}");
+        let size = size(me).unwrap();
+        assert!(size.threads >= 1 && size.rss_kib > 0, "{size:?}");
         assert!(descriptors(me).unwrap() >= 1);
         assert!(cpu_time(me).is_ok());
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
-use crate::load::{Clients, Edge, Errors, Load};
+use crate::load::{Clients, Errors, Load, Moment};
 use crate::plan::{Scheduler, Transport, Workload};
-use crate::process::{self, Watch};
+use crate::process;
 use crate::stats::Spread;
 
 /// What to measure.
@@ -203,20 +203,17 @@ struct Round {
 
 fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
     let pid = server.pid();
-    let watch = Watch::start(pid)
-        .map_err(|error| Error::run(format!("cannot watch the server: {error}")))?;
     let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
     let mut clients = Clients::connect(&load)?;
     let (mut opened, mut closed) = (Duration::ZERO, Duration::ZERO);
-    let measured = clients.run_for(plan.warmup, plan.seconds, |edge| {
-        // A server that has died used nothing; the errors and `settle` say the rest.
-        let cpu = process::cpu_time(pid).unwrap_or_default();
-        match edge {
-            Edge::Opens => opened = cpu,
-            Edge::Closes => closed = cpu,
-        }
+    let mut size = process::Size::default();
+    // A server that has died shows nothing; the errors and `settle` say the rest.
+    let cpu = || process::cpu_time(pid).unwrap_or_default();
+    let measured = clients.run_for(plan.warmup, plan.seconds, |moment| match moment {
+        Moment::Opens => opened = cpu(),
+        Moment::Passes => size = size.max(process::size(pid).unwrap_or_default()),
+        Moment::Closes => closed = cpu(),
     })?;
-    let size = watch.stop();
     drop(clients);
     server.settle()?;
     let quantile = |q| measured.latencies.value_at_quantile(q) as f64 / 1e3;

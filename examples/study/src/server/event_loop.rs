@@ -12,11 +12,9 @@
 //! has to care, this loop does not.) Statements run here, so one that blocks stops everybody: right for a floor, and why
 //! there are schedulers.
 
-use std::any::Any;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::thread;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -35,6 +33,9 @@ const INBOX: usize = 64 * 1024;
 /// The listening socket's token; connections have their slot's number.
 const LISTENER: u64 = u64::MAX;
 
+/// The token of what ends the loop.
+const END: u64 = u64::MAX - 1;
+
 const READING: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
@@ -43,8 +44,8 @@ const OVER: EventFlags = EventFlags::RDHUP
     .union(EventFlags::HUP)
     .union(EventFlags::ERR);
 
-/// Starts the thread; it lives as long as the process.
-pub(super) fn start(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<Box<dyn Any>> {
+/// A loop that is ready to run.
+pub(super) fn new(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<EventLoop> {
     rustix::io::ioctl_fionbio(&listener, true)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     // Level-triggered: clients left in the backlog, for want of descriptors, are reported again.
@@ -54,7 +55,7 @@ pub(super) fn start(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<Box<dy
         EventData::new_u64(LISTENER),
         EventFlags::IN,
     )?;
-    let mut server = EventLoop {
+    Ok(EventLoop {
         epoll,
         listener,
         engine,
@@ -63,14 +64,10 @@ pub(super) fn start(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<Box<dy
         opened: 0,
         inbox: vec![0; INBOX].into_boxed_slice(),
         out: Vec::with_capacity(INBOX),
-    };
-    thread::Builder::new()
-        .name("event-loop".into())
-        .spawn(move || server.run())?;
-    Ok(Box::new(()))
+    })
 }
 
-struct EventLoop {
+pub(super) struct EventLoop {
     epoll: OwnedFd,
     listener: OwnedFd,
     engine: Arc<Engine>,
@@ -112,18 +109,21 @@ impl From<io::Error> for Closed {
 }
 
 impl EventLoop {
-    fn run(&mut self) {
+    /// Serves until something happens to `end`: input that nobody sends, or its end. On the thread that calls, which is
+    /// the only one of the process: then the kernel need not count who holds a descriptor during a call.
+    pub(super) fn run_until(&mut self, end: impl AsFd) -> io::Result<()> {
+        epoll::add(&self.epoll, end, EventData::new_u64(END), EventFlags::IN)?;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(BATCH);
         loop {
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Only a bug gets here; the clients see their connections close.
-                Err(_) => return,
+                Err(error) => return Err(error.into()),
             }
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
+                    END => return Ok(()),
                     slot => self.on_ready(slot as usize, event.flags),
                 }
             }

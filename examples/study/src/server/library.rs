@@ -1,6 +1,5 @@
 //! The two servers of the library, with everything at its default but the number of groups.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use sqlish::{Engine, SqlishHandler};
@@ -12,7 +11,7 @@ use crate::load::Endpoint;
 use crate::plan::Scheduler;
 
 /// Starts the server; it runs for as long as what is returned.
-pub(super) fn start(spec: &Spec, engine: Arc<Engine>) -> Result<(Endpoint, Box<dyn Any>)> {
+pub(super) fn start(spec: &Spec, engine: Arc<Engine>) -> Result<(Endpoint, Server)> {
     let scheduler = if spec.scheduler == Scheduler::Pool {
         thread_group_pool::Scheduler::Pool(PoolConfig::default().groups(spec.groups))
     } else {
@@ -32,5 +31,5 @@ pub(super) fn start(spec: &Spec, engine: Arc<Engine>) -> Result<(Endpoint, Box<d
         Some(LocalAddr::Unix(path)) => Endpoint::Unix(path),
         _ => return Err(Error::run("the server listens nowhere")),
     };
-    Ok((endpoint, Box::new(server)))
+    Ok((endpoint, server))
 }

@@ -9,9 +9,10 @@
 //! reads a socket and which thread then runs the statement, and that is what is measured.
 
 mod event_loop;
-//mod library;
+mod library;
 mod std_loop;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,7 +20,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use lexopt::ValueExt;
 use rustix::net::{
@@ -141,57 +141,61 @@ pub fn main_if_asked() -> Option<ExitCode> {
         return None;
     }
     let Err(error) = Spec::from_args(args).and_then(|spec| serve(&spec));
-    println!("FAILED\t{error}");
+    let _ = writeln!(io::stdout(), "FAILED\t{error}");
     Some(ExitCode::from(error.exit_code()))
 }
 
 /// Serves until standard input ends, then leaves without a farewell: what is open is the parent's, which is gone or
 /// has measured all it wanted. The drain of the library has tests of its own.
-fn serve(spec: &Spec) -> Result<std::convert::Infallible> {
+fn serve(spec: &Spec) -> Result<Infallible> {
     cpu::pin(&spec.cpus)?;
     process::raise_file_limit(0)?;
     let engine = Engine::new(EngineConfig {
         rows: spec.rows,
         ..EngineConfig::default()
     });
-    let (endpoint, _running) = match spec.scheduler {
+    match spec.scheduler {
         Scheduler::Pool | Scheduler::PerConnection => {
-            return Err(Error::usage("TEMPORARY: the library is not merged"));
+            let (endpoint, _running) = library::start(spec, engine)?;
+            see_it_through(&endpoint, wait_for_the_parent_to_leave)
         }
         Scheduler::StdLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
-            (
-                endpoint,
-                std_loop::start(socket, &spec.endpoint, engine).map_err(Error::run)?,
-            )
+            std_loop::start(socket, &endpoint, engine).map_err(Error::run)?;
+            see_it_through(&endpoint, wait_for_the_parent_to_leave)
         }
         Scheduler::EventLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
-            (
-                endpoint,
-                event_loop::start(socket, engine).map_err(Error::run)?,
-            )
+            let mut event_loop = event_loop::new(socket, engine).map_err(Error::run)?;
+            see_it_through(&endpoint, || event_loop.run_until(io::stdin()))
         }
-    };
-    println!("LISTENING\t{endpoint}");
-    let _ = io::stdout().flush();
-    wait_for_the_parent_to_leave();
-    if let Endpoint::Unix(path) = &endpoint {
+    }
+}
+
+/// Says that the server listens, serves, and leaves with it still running: exiting is how it ends.
+fn see_it_through(
+    endpoint: &Endpoint,
+    serve: impl FnOnce() -> io::Result<()>,
+) -> Result<Infallible> {
+    // A parent that no longer listens has left, which standard input will tell.
+    let _ = writeln!(io::stdout(), "LISTENING\t{endpoint}").and_then(|()| io::stdout().flush());
+    serve().map_err(Error::run)?;
+    if let Endpoint::Unix(path) = endpoint {
         // The folder is the parent's, which may have died before it could take it away. Both may be gone already.
         let _ = fs::remove_file(path);
         let _ = path.parent().map(fs::remove_dir);
     }
-    // With the server still running: exiting is how it ends.
-    std::process::exit(0);
+    std::process::exit(0)
 }
 
-fn wait_for_the_parent_to_leave() {
+fn wait_for_the_parent_to_leave() -> io::Result<()> {
     let mut ignored = [0; 64];
     loop {
         match io::stdin().read(&mut ignored) {
-            Ok(n) if n > 0 => {}
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            _ => return,
+            Err(error) => return Err(error),
         }
     }
 }

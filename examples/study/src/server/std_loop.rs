@@ -3,7 +3,6 @@
 //! scheduler is held against, so it is made as good as the shape allows: one read and one write a turn, buffers that
 //! are kept, small stacks, no Nagle.
 
-use std::any::Any;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -27,11 +26,7 @@ const INPUT: usize = 4 * 1024;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts the acceptor; its threads live as long as the process.
-pub(super) fn start(
-    socket: OwnedFd,
-    endpoint: &Endpoint,
-    engine: Arc<Engine>,
-) -> io::Result<Box<dyn Any>> {
+pub(super) fn start(socket: OwnedFd, endpoint: &Endpoint, engine: Arc<Engine>) -> io::Result<()> {
     let acceptor = thread::Builder::new().name("accept".into());
     match endpoint {
         Endpoint::Unix(_) => {
@@ -43,7 +38,7 @@ pub(super) fn start(
             acceptor.spawn(move || accept(|| without_delay(listener.accept()?.0), &engine))?;
         }
     }
-    Ok(Box::new(()))
+    Ok(())
 }
 
 fn without_delay(stream: TcpStream) -> io::Result<TcpStream> {
