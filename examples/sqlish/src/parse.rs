@@ -260,12 +260,14 @@ impl<'a> Scanner<'a> {
         })
     }
 
+    #[inline]
     fn skip_blanks(&mut self) {
         self.rest = self.rest.trim_ascii_start();
     }
 
     /// Takes the longest prefix of bytes that belong. No character is cut in two: `belongs` must
     /// answer the same for all bytes that are not ASCII.
+    #[inline]
     fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a str {
         let bytes = self.rest.as_bytes();
         let end = bytes
@@ -280,7 +282,7 @@ impl<'a> Scanner<'a> {
     /// A run of letters, digits and underscores, possibly none.
     fn word(&mut self) -> &'a str {
         self.skip_blanks();
-        self.take_while(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        self.take_while(|byte| is_word_byte(&byte))
     }
 
     /// A word that must be there.
@@ -293,13 +295,20 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// A word that must be this one.
+    #[inline]
     fn keyword(&mut self, keyword: &str) -> Result<(), SqlError<'a>> {
         self.skip_blanks();
-        let here = self.rest;
-        if self.word().eq_ignore_ascii_case(keyword) {
-            Ok(())
-        } else {
-            Err(SqlError::Syntax { near: here })
+        // Compared in place: finding out where the word ends first costs twice as much.
+        match self.rest.split_at_checked(keyword.len()) {
+            Some((word, rest))
+                if word.eq_ignore_ascii_case(keyword)
+                    && !rest.as_bytes().first().is_some_and(is_word_byte) =>
+            {
+                self.rest = rest;
+                Ok(())
+            }
+            _ => Err(self.syntax()),
         }
     }
 
@@ -370,6 +379,10 @@ impl<'a> Scanner<'a> {
     fn syntax(&self) -> SqlError<'a> {
         SqlError::Syntax { near: self.rest }
     }
+}
+
+fn is_word_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || *byte == b'_'
 }
 
 fn column_of(name: &str) -> Result<Column, SqlError<'_>> {

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_last_line_of_a_reply_tells_the_rows_affected() {
-        assert_eq!(written(|out| ok(out)), "OK\n");
+        assert_eq!(written(ok), "OK\n");
         assert_eq!(written(|out| ok_rows(out, 1)), "OK\t1\n");
         assert_eq!(written(|out| ok_rows(out, 20)), "OK\t20\n");
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use md5::{Digest, Md5};
+use thread_group_pool::wait::{self, WaitKind};
 
 use crate::admin::{Admin, Grid};
 use crate::engine::{Client, Engine, Place, deadline};
@@ -15,7 +16,6 @@ use crate::parse::{Column, Quoted, Statement, parse, trim};
 use crate::protocol;
 use crate::signal::{Signal, Woken};
 use crate::table::{Outcome, Row, Updated};
-use crate::wait::{self, WaitKind};
 
 /// A session of one client.
 ///
