@@ -1,1 +1,27 @@
-//! x
+//! Schedules the server side of many client connections onto few threads.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod config;
+mod conn;
+mod error;
+mod group;
+mod handler;
+mod os;
+mod port;
+mod sched;
+mod serve;
+mod server;
+mod stats;
+mod stream;
+mod sync;
+pub mod wait;
+
+// The public interface, all of it.
+pub use config::{Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};
+pub use conn::{Conn, ConnHandle, ConnId, Input, Output};
+pub use error::{AttachError, BuildError};
+pub use handler::{Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
+pub use server::{DrainReport, Listen, Server, ServerBuilder, ServerHandle};
+pub use stats::{ConnInfo, GroupStats, Stats};
+pub use stream::{LocalAddr, Peer, Stream};

@@ -1,0 +1,417 @@
+//! Every limit: its unit, its default with the reason, its range, and what it must agree with.
+//!
+//! Where MariaDB has the same knob, its name is a doc alias. [`PoolConfig::check`] and
+//! [`Limits::check`] hold the relations between them; nothing else in the crate validates.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::error::BuildError;
+
+/// How connections get threads. The handler is the same for all.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[doc(alias = "thread_handling")]
+pub enum Scheduler {
+    /// Thread groups: few threads for any number of connections.
+    Pool(PoolConfig),
+    /// A thread for each connection, kept in a cache between connections.
+    ThreadPerConnection(ThreadPerConnectionConfig),
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        Self::Pool(PoolConfig::default())
+    }
+}
+
+/// Declares a config struct's consuming setters, one for each public field.
+macro_rules! setters {
+    ($($field:ident: $ty:ty),* $(,)?) => {
+        $(
+            #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+            pub fn $field(mut self, $field: $ty) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*
+    };
+}
+
+/// The thread pool's limits.
+///
+/// ```
+/// use std::time::Duration;
+/// use thread_group_pool::PoolConfig;
+/// let config = PoolConfig::default().groups(4).stall_limit(Duration::from_millis(20));
+/// assert_eq!(config.oversubscribe, 3);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolConfig {
+    /// Number of thread groups, 1 to 1,024. Default: the CPUs that this process may use (affinity
+    /// and cgroup quota counted), read once; as in MariaDB, because a group aims at one command on
+    /// the CPU at a time.
+    #[doc(alias = "thread_pool_size")]
+    pub groups: usize,
+
+    /// Threads of all groups together, never exceeded; at least 2 per group, so that a group whose
+    /// one command blocks can still listen. Default 8,192, or 2 per group if that is more: only commands
+    /// in a reported wait can pile up so many, each thread costs two or three of the 65,530 memory
+    /// maps that Linux gives a process, and a cap that is small beside the number of lock waiters
+    /// is a deadlock (MariaDB went 500, 1,000, 65,536).
+    #[doc(alias = "thread_pool_max_threads")]
+    pub max_threads: usize,
+
+    /// How many commands beyond one may be on the CPU at a time in a group, 1 to 1,000; also how
+    /// many that are known to be long. Default 3, as in MariaDB: enough that a mixture keeps
+    /// moving, few enough that the kernel's scheduler does not become the queue.
+    #[doc(alias = "thread_pool_oversubscribe")]
+    pub oversubscribe: usize,
+
+    /// A command that has run this long gives its slot to others; 1 ms to 1 min. Default 10 ms.
+    /// MariaDB's 500 ms is one tick for a whole group, and a point query behind a report then waits
+    /// half a second; here it is measured for each command and costs nothing when it is short.
+    #[doc(alias = "thread_pool_stall_limit")]
+    pub stall_limit: Duration,
+
+    /// How long a parked worker lives, 1 ms up. Default 60 s, as in MariaDB. The last worker of a
+    /// group, which is its listener, stays.
+    #[doc(alias = "thread_pool_idle_timeout")]
+    pub idle_timeout: Duration,
+
+    /// Age at which a queued command of a lower lane goes before those of higher ones. Default
+    /// 1 s, as in MariaDB; here it is looked at whenever a command is taken, not at ticks.
+    #[doc(alias = "thread_pool_prio_kickup_timer")]
+    pub kickup: Duration,
+
+    /// How long a group may go without anybody in its poller, and how long a command runs until
+    /// the group opens one more slot; 1 ms up to `stall_limit`. Default 1 ms, the monitor's tick:
+    /// shorter than what a client notices, longer than most commands, so that a short command never
+    /// costs a wake-up.
+    pub handover: Duration,
+
+    /// The least time between two thread creations in a group that has a command on the CPU and
+    /// 1 + `oversubscribe` threads or more; twice that from twice as many threads on, four times
+    /// from four times. Default 50 ms, MariaDB's table as it was meant. Never applied while
+    /// nothing is on the CPU: then the group may be waiting for just that thread.
+    pub creation_throttle: Duration,
+
+    /// Pipelined commands that a connection may run in one turn before it goes to the tail of its
+    /// lane. Default 64.
+    pub turn_commands: u32,
+
+    /// Time that a connection's pipelined commands may take in one turn, up to `stall_limit`.
+    /// Default 1 ms.
+    pub turn_time: Duration,
+
+    /// Pin the workers of group *n* to the *n*-th of the CPUs that the process may use. Default
+    /// off: on a machine that is shared with others the kernel places threads better.
+    pub pin_groups: bool,
+
+    /// Stack of a worker in bytes, at least 64 KiB. Default 2 MiB, Rust's own; memory is used only
+    /// as far as it is touched.
+    #[doc(alias = "thread_stack")]
+    pub stack_size: usize,
+}
+
+/// Bounds of `stack_size`: below it the guard page and a formatted panic message do not fit.
+const STACK_MIN: usize = 64 * 1024;
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        let groups = thread::available_parallelism().map_or(1, |n| n.get()).min(1024);
+        Self {
+            groups,
+            max_threads: 8192.max(2 * groups),
+            oversubscribe: 3,
+            stall_limit: Duration::from_millis(10),
+            idle_timeout: Duration::from_secs(60),
+            kickup: Duration::from_secs(1),
+            handover: Duration::from_millis(1),
+            creation_throttle: Duration::from_millis(50),
+            turn_commands: 64,
+            turn_time: Duration::from_millis(1),
+            pin_groups: false,
+            stack_size: 2 * 1024 * 1024,
+        }
+    }
+}
+
+impl PoolConfig {
+    setters! {
+        groups: usize,
+        max_threads: usize,
+        oversubscribe: usize,
+        stall_limit: Duration,
+        idle_timeout: Duration,
+        kickup: Duration,
+        handover: Duration,
+        creation_throttle: Duration,
+        turn_commands: u32,
+        turn_time: Duration,
+        pin_groups: bool,
+        stack_size: usize,
+    }
+
+    /// Checks every range, and every relation between two limits.
+    ///
+    /// # Errors
+    /// The first one that does not hold, with both values.
+    pub fn check(&self) -> Result<(), BuildError> {
+        in_range("groups", self.groups, 1, 1024)?;
+        in_range("oversubscribe", self.oversubscribe, 1, 1000)?;
+        in_range("turn_commands", self.turn_commands, 1, u32::MAX)?;
+        in_range("stack_size", self.stack_size, STACK_MIN, usize::MAX)?;
+        let ms = Duration::from_millis(1);
+        in_range("stall_limit", self.stall_limit, ms, Duration::from_secs(60))?;
+        in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
+        in_range("handover", self.handover, ms, Duration::from_secs(60))?;
+        if self.max_threads < 2 * self.groups {
+            return Err(BuildError::contradiction(
+                ("max_threads", self.max_threads),
+                ("groups", self.groups),
+                "every group needs two threads, one to run a command and one to listen",
+            ));
+        }
+        if self.handover > self.stall_limit {
+            return Err(BuildError::contradiction(
+                ("handover", Shown(self.handover)),
+                ("stall_limit", Shown(self.stall_limit)),
+                "a command cannot be long before the group has opened its next slot",
+            ));
+        }
+        if self.turn_time > self.stall_limit {
+            return Err(BuildError::contradiction(
+                ("turn_time", Shown(self.turn_time)),
+                ("stall_limit", Shown(self.stall_limit)),
+                "a turn of many short commands would count as one long command",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Limits of thread-per-connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ThreadPerConnectionConfig {
+    /// Threads that are kept for the next connection when theirs has ended. Default 256, as in
+    /// MariaDB: creating a thread costs 60 to 90 microseconds.
+    #[doc(alias = "thread_cache_size")]
+    pub thread_cache: usize,
+
+    /// Threads in all, hence connections; a client beyond them is refused. Default 16,384: see
+    /// [`PoolConfig::max_threads`] for what the operating system gives.
+    pub max_threads: usize,
+
+    /// How long a cached thread waits for its next connection. Default 5 min, as in MariaDB.
+    pub idle_timeout: Duration,
+
+    /// Stack of a thread in bytes, at least 64 KiB. Default 2 MiB.
+    #[doc(alias = "thread_stack")]
+    pub stack_size: usize,
+}
+
+impl Default for ThreadPerConnectionConfig {
+    fn default() -> Self {
+        Self {
+            thread_cache: 256,
+            max_threads: 16_384,
+            idle_timeout: Duration::from_secs(300),
+            stack_size: 2 * 1024 * 1024,
+        }
+    }
+}
+
+impl ThreadPerConnectionConfig {
+    setters! {
+        thread_cache: usize,
+        max_threads: usize,
+        idle_timeout: Duration,
+        stack_size: usize,
+    }
+
+    /// Checks every range, and every relation between two limits.
+    ///
+    /// # Errors
+    /// The first one that does not hold, with both values.
+    pub fn check(&self) -> Result<(), BuildError> {
+        in_range("max_threads", self.max_threads, 1, usize::MAX)?;
+        in_range("stack_size", self.stack_size, STACK_MIN, usize::MAX)?;
+        in_range("idle_timeout", self.idle_timeout, Duration::from_millis(1), Duration::MAX)?;
+        if self.thread_cache > self.max_threads {
+            return Err(BuildError::contradiction(
+                ("thread_cache", self.thread_cache),
+                ("max_threads", self.max_threads),
+                "more threads would be kept than may exist",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Limits of a connection, the same under every scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Connections at a time; one more is refused. Default 100,000. MariaDB's 151 dates from a
+    /// thread for each; here an idle connection costs under 2 KiB, and the limit that is met
+    /// first is that of open files.
+    pub max_connections: usize,
+
+    /// How long a client may be silent between two commands. Default 8 h, as in MariaDB. The clock
+    /// stops when input arrives: a client that is only queued is never closed as idle.
+    #[doc(alias = "wait_timeout")]
+    pub idle_timeout: Duration,
+
+    /// How long a client may be silent in the middle of a command. Default 30 s, as in MariaDB.
+    #[doc(alias = "net_read_timeout")]
+    pub read_timeout: Duration,
+
+    /// How long a client may take nothing of a reply that is on its way. Default 60 s, as in
+    /// MariaDB.
+    #[doc(alias = "net_write_timeout")]
+    pub write_timeout: Duration,
+
+    /// Bytes of one command, at least 16 KiB; a longer one closes the connection. Default 16 MiB,
+    /// as in MariaDB.
+    #[doc(alias = "max_allowed_packet")]
+    pub max_input: usize,
+
+    /// Bytes of reply that wait in memory for a slow reader; beyond that the handler's writes
+    /// block, as a reported wait. At least 16 KiB. Default 1 MiB.
+    pub output_bound: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 100_000,
+            idle_timeout: Duration::from_secs(8 * 3600),
+            read_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(60),
+            max_input: 16 * 1024 * 1024,
+            output_bound: 1024 * 1024,
+        }
+    }
+}
+
+/// The least `max_input` and `output_bound`, and the size of a read.
+pub(crate) const IO_CHUNK: usize = 16 * 1024;
+
+impl Limits {
+    setters! {
+        max_connections: usize,
+        idle_timeout: Duration,
+        read_timeout: Duration,
+        write_timeout: Duration,
+        max_input: usize,
+        output_bound: usize,
+    }
+
+    /// Checks every range, and every relation between two limits.
+    ///
+    /// # Errors
+    /// The first one that does not hold, with both values.
+    pub fn check(&self) -> Result<(), BuildError> {
+        let ms = Duration::from_millis(1);
+        in_range("max_connections", self.max_connections, 1, usize::MAX)?;
+        in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
+        in_range("read_timeout", self.read_timeout, ms, Duration::MAX)?;
+        in_range("write_timeout", self.write_timeout, ms, Duration::MAX)?;
+        in_range("max_input", self.max_input, IO_CHUNK, isize::MAX as usize)?;
+        in_range("output_bound", self.output_bound, IO_CHUNK, isize::MAX as usize)?;
+        if self.read_timeout > self.idle_timeout {
+            return Err(BuildError::contradiction(
+                ("read_timeout", Shown(self.read_timeout)),
+                ("idle_timeout", Shown(self.idle_timeout)),
+                "a client in the middle of a command would be given longer than one that owes nothing",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A duration as its `Debug` form, where an error message wants `Display`.
+struct Shown(Duration);
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+fn in_range<T: PartialOrd + std::fmt::Debug>(
+    name: &'static str,
+    value: T,
+    low: T,
+    high: T,
+) -> Result<(), BuildError> {
+    if value >= low && value <= high {
+        return Ok(());
+    }
+    Err(BuildError::OutOfRange {
+        name,
+        value: format!("{value:?}"),
+        range: format!("{low:?} to {high:?}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_agree_with_each_other() {
+        PoolConfig::default().check().unwrap();
+        ThreadPerConnectionConfig::default().check().unwrap();
+        Limits::default().check().unwrap();
+    }
+
+    #[test]
+    fn a_contradiction_names_both_values() {
+        let cases = [
+            PoolConfig::default().groups(8).max_threads(15).check(),
+            PoolConfig::default().handover(Duration::from_millis(77)).check(),
+            PoolConfig::default().turn_time(Duration::from_millis(77)).check(),
+            ThreadPerConnectionConfig::default().max_threads(15).check(),
+            Limits::default().read_timeout(Duration::from_secs(77_777)).check(),
+        ];
+        let both = [("15", "8"), ("77ms", "10ms"), ("77ms", "10ms"), ("256", "15"), ("77777s", "28800s")];
+        for (case, (one, other)) in cases.into_iter().zip(both) {
+            let text = case.unwrap_err().to_string();
+            assert!(text.contains(one) && text.contains(other), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_range_has_an_edge_that_is_refused() {
+        let ms0 = Duration::ZERO;
+        let pool = [
+            PoolConfig::default().groups(0),
+            PoolConfig::default().groups(1025).max_threads(4096),
+            PoolConfig::default().oversubscribe(0),
+            PoolConfig::default().oversubscribe(1001),
+            PoolConfig::default().turn_commands(0),
+            PoolConfig::default().stack_size(1),
+            PoolConfig::default().stall_limit(ms0),
+            PoolConfig::default().idle_timeout(ms0),
+            PoolConfig::default().handover(ms0),
+        ];
+        for config in pool {
+            assert!(matches!(config.check(), Err(BuildError::OutOfRange { .. })), "{config:?}");
+        }
+        let limits = [
+            Limits::default().max_connections(0),
+            Limits::default().idle_timeout(ms0),
+            Limits::default().read_timeout(ms0),
+            Limits::default().write_timeout(ms0),
+            Limits::default().max_input(1),
+            Limits::default().output_bound(1),
+        ];
+        for config in limits {
+            assert!(matches!(config.check(), Err(BuildError::OutOfRange { .. })), "{config:?}");
+        }
+    }
+}

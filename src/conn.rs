@@ -1,0 +1,869 @@
+//! A connection as the handler sees it: buffered input, queued output, and a few words on how it
+//! wants to be scheduled.
+//!
+//! Reading and writing have *blocking* semantics, so any synchronous protocol code works on it. The
+//! usual case does not block: the scheduler fills the input buffer before it calls the handler, and
+//! replies are queued and leave in one call at the end of the turn. Whenever an operation really
+//! has to wait, queued output is sent first (the peer may be waiting for just that) and the wait is
+//! reported to the scheduler.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, BufRead, Read, Write};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::config::{IO_CHUNK, Limits};
+use crate::handler::{Class, CloseReason, Priority};
+use crate::os::socket::{For, Socket};
+use crate::server::ServerHandle;
+use crate::server::registry::ConnState;
+use crate::stream::Peer;
+use crate::sync::Mutex;
+use crate::wait::{self, WaitKind};
+
+/// Names a connection for the life of the server; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(u64);
+
+impl ConnId {
+    /// The plain number, as a client types it.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<u64> for ConnId {
+    fn from(id: u64) -> Self {
+        Self(id)
+    }
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// ---- the part that others reach while the connection runs ----
+
+/// Where a connection is scheduled, for whoever kills it.
+pub(crate) trait Place: Send + Sync + fmt::Debug {
+    /// Brings the connection to a worker to be closed; false if it has gone.
+    fn kill(&self, token: usize) -> bool;
+}
+
+/// What is known of a connection outside its worker.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    id: ConnId,
+    peer: Peer,
+    /// Set under `fate`'s lock; read without it by whoever only wants to stop early.
+    cancelled: AtomicBool,
+    input_ended: AtomicBool,
+    fate: Mutex<Fate>,
+    // What `ServerHandle::connections` shows. Written by the connection's worker, one at a time;
+    // a reader may see one newer than the other, which is all right for a list.
+    pub(crate) state: AtomicU8,
+    pub(crate) since: AtomicU64,
+    pub(crate) commands: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Fate {
+    /// `None` once it is closed: a handle that is kept must not keep the descriptor.
+    socket: Option<Arc<Socket>>,
+    why: Option<CloseReason>,
+    /// Set by the first worker; before that there is nothing that a kill would have to wake.
+    place: Option<(Weak<dyn Place>, usize)>,
+    /// The connection blocks in a write, out of which only a shutdown of that side helps.
+    writing: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(id: ConnId, socket: &Arc<Socket>) -> Self {
+        Self {
+            id,
+            peer: socket.peer(),
+            cancelled: AtomicBool::new(false),
+            input_ended: AtomicBool::new(false),
+            fate: Mutex::new(Fate {
+                socket: Some(Arc::clone(socket)),
+                why: None,
+                place: None,
+                writing: false,
+            }),
+            state: AtomicU8::new(ConnState::New as u8),
+            since: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn id(&self) -> ConnId {
+        self.id
+    }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Says where the connection is scheduled.
+    pub(crate) fn placed(&self, place: Weak<dyn Place>, token: usize) {
+        self.fate.lock().place = Some((place, token));
+    }
+
+    /// Ends the connection: blocked reads and writes return, and a worker comes to close it. False
+    /// if it is closed already. The reading side only is shut, where that is enough, so that the
+    /// client can still be told why.
+    pub(crate) fn cancel(&self, why: CloseReason) -> bool {
+        let mut fate = self.fate.lock();
+        let Some(socket) = &fate.socket else {
+            return false;
+        };
+        socket.shutdown(if fate.writing {
+            Shutdown::Both
+        } else {
+            Shutdown::Read
+        });
+        fate.why.get_or_insert(why);
+        self.cancelled.store(true, Relaxed);
+        let place = fate.place.clone();
+        drop(fate);
+        if let Some((place, token)) = place
+            && let Some(place) = place.upgrade()
+        {
+            place.kill(token);
+        }
+        true
+    }
+
+    /// Ends reading: how an idle connection under thread-per-connection is told of a drain. What
+    /// was received before is still read.
+    pub(crate) fn end_input(&self) {
+        let fate = self.fate.lock();
+        if let Some(socket) = &fate.socket
+            && !self.input_ended.swap(true, Relaxed)
+        {
+            socket.shutdown(Shutdown::Read);
+        }
+    }
+
+    /// Whether the end of input was made by [`end_input`](Self::end_input).
+    pub(crate) fn input_ended(&self) -> bool {
+        // Relaxed: whoever sees the end of input has it from the kernel, after the store.
+        self.input_ended.load(Relaxed)
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        // Relaxed: nothing else is read on the strength of it; the reason is read under the lock.
+        self.cancelled.load(Relaxed)
+    }
+
+    /// Why it was cancelled, if it was.
+    pub(crate) fn cancelled(&self) -> Option<CloseReason> {
+        if self.is_cancelled() {
+            self.fate.lock().why.clone()
+        } else {
+            None
+        }
+    }
+
+    /// Whether it waits for a command.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.load(Relaxed) == ConnState::Idle as u8
+    }
+
+    /// Lets go of the socket. Kills from now on find nothing.
+    pub(crate) fn close(&self) {
+        self.fate.lock().socket = None;
+    }
+
+    /// Enters or leaves a blocking write; entering fails once the connection is cancelled.
+    fn set_writing(&self, writing: bool) -> bool {
+        let mut fate = self.fate.lock();
+        fate.writing = writing;
+        fate.why.is_none()
+    }
+}
+
+/// Reaches a connection from anywhere, for as long as it lives and harmlessly afterwards.
+#[derive(Clone, Debug)]
+pub struct ConnHandle(pub(crate) Arc<Shared>);
+
+impl ConnHandle {
+    /// The connection's id.
+    pub fn id(&self) -> ConnId {
+        self.0.id
+    }
+
+    /// Closes the connection, whatever it is doing: a blocked read or write returns, a queued or
+    /// idle one is closed by the next worker. A command that is running is not interrupted, but its
+    /// [`Conn::is_cancelled`] turns true. Does not block and may be called under any lock, on
+    /// oneself too. False if the connection has gone already.
+    pub fn kill(&self) -> bool {
+        self.0.cancel(CloseReason::Killed)
+    }
+
+    /// Whether the connection has been killed.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+// ---- buffers ----
+
+/// Received bytes that have not been consumed.
+#[derive(Debug, Default)]
+pub(crate) struct InBuf {
+    /// Initialised throughout; its length is the capacity.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The peer will send no more.
+    at_end: bool,
+    /// Bytes consumed in all.
+    consumed: u64,
+}
+
+impl InBuf {
+    fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn consume(&mut self, n: usize) {
+        assert!(n <= self.len(), "consumed more than is buffered");
+        self.consumed += n as u64;
+        self.start += n;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Room for a read, `IO_CHUNK` at least unless `max` forbids it; empty when `max` is reached.
+    fn room(&mut self, max: usize) -> &mut [u8] {
+        if self.bytes.len() - self.end < IO_CHUNK / 2 && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() - self.end < IO_CHUNK / 2 {
+            let wanted = (self.bytes.len() * 2).clamp(IO_CHUNK, max.max(IO_CHUNK));
+            if wanted > self.bytes.len() {
+                self.bytes.resize(wanted, 0);
+            }
+        }
+        &mut self.bytes[self.end..]
+    }
+}
+
+/// Queued output.
+#[derive(Debug, Default)]
+pub(crate) struct OutBuf {
+    bytes: Vec<u8>,
+    /// How much of `bytes` has left.
+    sent: usize,
+}
+
+impl OutBuf {
+    fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+}
+
+/// What a worker lends to the connection that it runs. Connections at rest own no buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// A buffer that has grown beyond this is freed and not kept for the next connection.
+const KEEP: usize = 4 * IO_CHUNK;
+
+// ---- the connection ----
+
+/// What a fill found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    Bytes,
+    Nothing,
+    /// Seen now or earlier.
+    End,
+    /// The buffer holds `max_input` bytes already.
+    Full,
+}
+
+/// The socket and what belongs to it, apart from the buffers so that these can be split.
+#[derive(Debug)]
+struct Link {
+    socket: Arc<Socket>,
+    shared: Arc<Shared>,
+    limits: Arc<Limits>,
+    /// Why the last operation failed; the reason for the close when the handler returns the error.
+    failed: RefCell<Option<CloseReason>>,
+}
+
+/// A connection; see the [module of handlers](crate::Handler) for when it is seen.
+///
+/// `Read`, `BufRead` and `Write` block where they must, as a std stream does. To parse without
+/// blocking, look at [`buffered`](Conn::buffered) and return
+/// [`Next::input`](crate::Next::input) when a command is not complete yet: then no thread is held
+/// while the rest arrives.
+///
+/// **Errors** of reading and writing: `TimedOut` when the peer was silent for
+/// [`read_timeout`](Limits::read_timeout) or took nothing for
+/// [`write_timeout`](Limits::write_timeout), `ConnectionAborted` when the connection was killed,
+/// otherwise what the operating system said; never `WouldBlock` or `Interrupted`. Return them with
+/// `?`: the connection is then closed for the true reason.
+#[derive(Debug)]
+pub struct Conn {
+    link: Link,
+    input: InBuf,
+    output: RefCell<OutBuf>,
+    server: ServerHandle,
+    listener: usize,
+    /// The socket may hold more than has been read: nobody has seen it empty since the last event.
+    pub(crate) undrained: bool,
+    /// Read on until the socket says that it is empty or at its end, although a read was short.
+    pub(crate) reread: bool,
+    standing: Standing,
+}
+
+/// How a connection is scheduled; sticky.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    pub(crate) logged_in: bool,
+    pub(crate) in_transaction: bool,
+    pub(crate) holding: bool,
+    pub(crate) priority: Priority,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        socket: Arc<Socket>,
+        shared: Arc<Shared>,
+        limits: Arc<Limits>,
+        server: ServerHandle,
+        listener: usize,
+    ) -> Self {
+        Self {
+            link: Link {
+                socket,
+                shared,
+                limits,
+                failed: RefCell::new(None),
+            },
+            input: InBuf::default(),
+            output: RefCell::default(),
+            server,
+            listener,
+            undrained: false,
+            reread: false,
+            standing: Standing::default(),
+        }
+    }
+
+    /// The connection's id.
+    pub fn id(&self) -> ConnId {
+        self.link.shared.id
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        &self.link.shared.peer
+    }
+
+    /// By which listener it came, in the order in which they were given to the builder;
+    /// `usize::MAX` if it was attached.
+    pub fn listener(&self) -> usize {
+        self.listener
+    }
+
+    /// The server, for statistics and kills.
+    pub fn server(&self) -> &ServerHandle {
+        &self.server
+    }
+
+    /// A handle that may be kept and used from anywhere.
+    pub fn handle(&self) -> ConnHandle {
+        ConnHandle(Arc::clone(&self.link.shared))
+    }
+
+    /// Whether the connection has been killed. Long computations look now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.link.shared.is_cancelled()
+    }
+
+    /// Bytes that have been received and not consumed. Does not read.
+    pub fn buffered(&self) -> &[u8] {
+        self.input.unread()
+    }
+
+    /// Takes `n` bytes off the front of [`buffered`](Conn::buffered).
+    ///
+    /// # Panics
+    /// If fewer are buffered.
+    pub fn consume(&mut self, n: usize) {
+        self.input.consume(n);
+    }
+
+    /// Whether the client will send nothing after what is [`buffered`](Conn::buffered).
+    pub fn at_end(&self) -> bool {
+        self.input.at_end
+    }
+
+    /// Both directions at once: parse a command in place while writing the reply.
+    pub fn split(&mut self) -> (Input<'_>, Output<'_>) {
+        (
+            Input {
+                link: &self.link,
+                input: &mut self.input,
+                output: &self.output,
+            },
+            Output {
+                link: &self.link,
+                output: &self.output,
+            },
+        )
+    }
+
+    /// The client has proved who it is. Until then its commands are login steps, which go through
+    /// the control lane. A server without a login calls it in [`open`](crate::Handler::open).
+    pub fn logged_in(&mut self) {
+        self.standing.logged_in = true;
+    }
+
+    /// Sticky: whether the session is in a transaction. With [`Priority::Auto`] its commands then
+    /// go before those of others.
+    pub fn set_in_transaction(&mut self, yes: bool) {
+        self.standing.in_transaction = yes;
+    }
+
+    /// Sticky: whether others may be waiting for what the session holds (row locks, a named lock).
+    /// Its commands then go through the control lane: whoever holds up others is not made to queue
+    /// behind them.
+    pub fn set_holding(&mut self, yes: bool) {
+        self.standing.holding = yes;
+    }
+
+    /// Sticky: the session's priority.
+    pub fn set_priority(&mut self, priority: Priority) {
+        self.standing.priority = priority;
+    }
+
+    /// What is known about the command that is being run. [`Class::Long`] gives its slot to others
+    /// now and not after the stall bound.
+    pub fn class(&mut self, class: Class) {
+        if class == Class::Long {
+            wait::declare_long();
+        }
+    }
+
+    // ---- the scheduler's side ----
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.link.shared
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        &self.link.socket
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.link.limits
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Bytes consumed in all.
+    pub(crate) fn consumed(&self) -> u64 {
+        self.input.consumed
+    }
+
+    /// Why an operation failed, if one did; the first reason.
+    pub(crate) fn take_failure(&mut self) -> Option<CloseReason> {
+        self.link.failed.take()
+    }
+
+    /// Borrows a worker's buffers, if it has none of its own.
+    pub(crate) fn borrow(&mut self, desk: &mut Buffers) {
+        if self.input.bytes.is_empty() {
+            std::mem::swap(&mut self.input.bytes, &mut desk.input);
+        }
+        let out = self.output.get_mut();
+        if out.bytes.is_empty() {
+            std::mem::swap(&mut out.bytes, &mut desk.output);
+        }
+    }
+
+    /// Gives back the buffers that hold nothing.
+    pub(crate) fn give_back(&mut self, desk: &mut Buffers) {
+        if self.input.len() == 0 {
+            self.input.start = 0;
+            self.input.end = 0;
+            keep(&mut self.input.bytes, &mut desk.input);
+        } else {
+            // Half a command waits; it must not hold a large buffer that once was needed.
+            self.shrink_input();
+        }
+        let out = self.output.get_mut();
+        if out.len() == 0 {
+            out.bytes.clear();
+            out.sent = 0;
+            keep(&mut out.bytes, &mut desk.output);
+        }
+    }
+
+    fn shrink_input(&mut self) {
+        let len = self.input.len();
+        if self.input.bytes.len() > IO_CHUNK && len * 4 < self.input.bytes.len() {
+            self.input.bytes = self.input.unread().to_vec();
+            self.input.start = 0;
+            self.input.end = len;
+        }
+    }
+
+    /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
+    pub(crate) fn fill(&mut self) -> io::Result<Filled> {
+        if self.input.at_end {
+            return Ok(Filled::End);
+        }
+        let room = self.input.room(self.link.limits.max_input);
+        if room.is_empty() {
+            return Ok(Filled::Full);
+        }
+        let size = room.len();
+        loop {
+            match self.link.socket.read_now(room) {
+                Ok(got) if got.bytes == 0 => {
+                    self.input.at_end = true;
+                    self.undrained = false;
+                    return Ok(Filled::End);
+                }
+                Ok(got) => {
+                    self.input.end += got.bytes;
+                    // Shorter than asked for: that was all, but for the known traps.
+                    self.undrained = got.bytes == size || got.cut || self.reread;
+                    return Ok(Filled::Bytes);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.undrained = false;
+                    self.reread = false;
+                    return Ok(Filled::Nothing);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.link.fail(error)),
+            }
+        }
+    }
+
+    /// Reads, blocking for up to `timeout`; thread-per-connection's way to wait for a command.
+    /// `Filled::Nothing` means that the time is over.
+    pub(crate) fn fill_blocking(&mut self, timeout: Duration) -> io::Result<Filled> {
+        let room = self.input.room(self.link.limits.max_input);
+        if room.is_empty() {
+            return Ok(Filled::Full);
+        }
+        let size = room.len();
+        let got = self.link.read_blocking(room, timeout)?;
+        Ok(match got {
+            None => Filled::Nothing,
+            Some(0) => {
+                self.input.at_end = true;
+                self.undrained = false;
+                Filled::End
+            }
+            Some(bytes) => {
+                self.input.end += bytes;
+                self.undrained = bytes == size;
+                Filled::Bytes
+            }
+        })
+    }
+
+    /// Sends queued output without blocking. True: all of it has left.
+    pub(crate) fn flush_now(&mut self) -> io::Result<bool> {
+        self.link.send_now(self.output.get_mut())
+    }
+
+    /// Sends queued output, blocking.
+    pub(crate) fn flush_blocking(&mut self) -> io::Result<()> {
+        self.link.send_all(self.output.get_mut())
+    }
+
+    pub(crate) fn queue(&mut self, bytes: &[u8]) {
+        self.output.get_mut().bytes.extend_from_slice(bytes);
+    }
+
+    /// The end. What the client has not been sent is lost; what it has sent and nobody read is
+    /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply.
+    pub(crate) fn shut(&mut self) {
+        self.link.shared.close();
+        self.link.socket.shutdown(Shutdown::Write);
+        if !self.input.at_end {
+            let mut sink = [0; 4096];
+            for _ in 0..16 {
+                match self.link.socket.read_now(&mut sink) {
+                    Ok(got) if got.bytes > 0 => {}
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+/// Leaves `mine` empty; what it was goes to `desk` if it is of a size to be kept.
+fn keep(mine: &mut Vec<u8>, desk: &mut Vec<u8>) {
+    if mine.capacity() <= KEEP && mine.capacity() > desk.capacity() {
+        std::mem::swap(mine, desk);
+    }
+    *mine = Vec::new();
+}
+
+impl Link {
+    /// Notes why an operation failed and turns the error into what the handler may see.
+    fn fail(&self, error: io::Error) -> io::Error {
+        let (why, error) = if let Some(why) = self.shared.cancelled() {
+            (why, io::ErrorKind::ConnectionAborted.into())
+        } else {
+            let why = match error.kind() {
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                    CloseReason::ClientClosed
+                }
+                kind => CloseReason::Io(kind),
+            };
+            (why, error)
+        };
+        self.failed.borrow_mut().get_or_insert(why);
+        error
+    }
+
+    fn timed_out(&self, why: CloseReason) -> io::Error {
+        self.failed.borrow_mut().get_or_insert(why);
+        io::ErrorKind::TimedOut.into()
+    }
+
+    fn send_now(&self, out: &mut OutBuf) -> io::Result<bool> {
+        while out.len() > 0 {
+            match self.socket.write_now(&out.bytes[out.sent..]) {
+                Ok(n) => out.sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        out.bytes.clear();
+        out.sent = 0;
+        Ok(true)
+    }
+
+    fn send_all(&self, out: &mut OutBuf) -> io::Result<()> {
+        if self.send_now(out)? {
+            return Ok(());
+        }
+        wait::during(WaitKind::Net, || {
+            let sent = if self.shared.set_writing(true) {
+                self.send_waiting(out)
+            } else {
+                Err(self.fail(io::ErrorKind::ConnectionAborted.into()))
+            };
+            self.shared.set_writing(false);
+            sent
+        })
+    }
+
+    fn send_waiting(&self, out: &mut OutBuf) -> io::Result<()> {
+        while !self.send_now(out)? {
+            if !self.socket.wait(For::Output, self.limits.write_timeout)? {
+                return Err(self.timed_out(CloseReason::WriteTimeout));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks until there is input; `None` when `timeout` is over, `Some(0)` at the end.
+    ///
+    /// A plain `recv` with the short receive time-out of a thread-per-connection socket comes
+    /// first: it costs nothing beyond the `recv` itself. Only a connection that stays silent pays
+    /// for a `poll`.
+    fn read_blocking(&self, room: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
+        loop {
+            match self.socket.read_blocking(room) {
+                Ok(n) => return Ok(Some(n)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.socket.wait(For::Input, timeout)? {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+    }
+}
+
+// ---- both directions ----
+
+/// The reading half of a split [`Conn`].
+#[derive(Debug)]
+pub struct Input<'a> {
+    link: &'a Link,
+    input: &'a mut InBuf,
+    output: &'a RefCell<OutBuf>,
+}
+
+/// The writing half of a split [`Conn`].
+#[derive(Debug)]
+pub struct Output<'a> {
+    link: &'a Link,
+    output: &'a RefCell<OutBuf>,
+}
+
+impl Input<'_> {
+    /// As [`Conn::buffered`].
+    pub fn buffered(&self) -> &[u8] {
+        self.input.unread()
+    }
+
+    /// As [`Conn::consume`].
+    ///
+    /// # Panics
+    /// If fewer are buffered.
+    pub fn consume(&mut self, n: usize) {
+        self.input.consume(n);
+    }
+
+    /// As [`Conn::at_end`].
+    pub fn at_end(&self) -> bool {
+        self.input.at_end
+    }
+
+    /// Waits until the buffer is not empty or the input has ended. What is queued for the peer
+    /// leaves first: it may be what the peer is waiting for.
+    fn wait_for_input(&mut self) -> io::Result<()> {
+        if self.input.len() > 0 || self.input.at_end {
+            return Ok(());
+        }
+        self.link.send_all(&mut self.output.borrow_mut())?;
+        let room = self.input.room(self.link.limits.max_input);
+        let got = loop {
+            match self.link.socket.read_now(room) {
+                Ok(got) => break got.bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let timeout = self.link.limits.read_timeout;
+                    let ready = wait::during(WaitKind::Net, || {
+                        self.link.socket.wait(For::Input, timeout)
+                    })?;
+                    if !ready {
+                        return Err(self.link.timed_out(CloseReason::ReadTimeout));
+                    }
+                }
+                Err(error) => return Err(self.link.fail(error)),
+            }
+        };
+        self.input.end += got;
+        if got == 0 {
+            if self.link.shared.is_cancelled() {
+                return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
+            }
+            self.input.at_end = true;
+        }
+        Ok(())
+    }
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        self.wait_for_input()?;
+        let n = into.len().min(self.input.len());
+        into[..n].copy_from_slice(&self.input.unread()[..n]);
+        self.input.consume(n);
+        Ok(n)
+    }
+}
+
+impl BufRead for Input<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.wait_for_input()?;
+        Ok(self.input.unread())
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.input.consume(n);
+    }
+}
+
+impl Output<'_> {
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = self.output.borrow_mut();
+        out.bytes.extend_from_slice(bytes);
+        if out.len() < IO_CHUNK {
+            return Ok(());
+        }
+        // Enough for a call of its own. What the peer does not take stays, up to the bound.
+        if !self.link.send_now(&mut out)? {
+            if out.sent >= IO_CHUNK {
+                let sent = std::mem::take(&mut out.sent);
+                out.bytes.drain(..sent);
+            }
+            if out.len() > self.link.limits.output_bound {
+                self.link.send_all(&mut out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Write for Output<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // In pieces, so that one large write does not go beyond the bound.
+        let n = bytes.len().min(4 * IO_CHUNK);
+        self.push(&bytes[..n])?;
+        Ok(n)
+    }
+
+    /// Blocks until everything queued has left. Not needed before returning from the handler.
+    fn flush(&mut self) -> io::Result<()> {
+        self.link.send_all(&mut self.output.borrow_mut())
+    }
+}
+
+impl Read for Conn {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.split().0.read(into)
+    }
+}
+
+impl BufRead for Conn {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.split().0.wait_for_input()?;
+        Ok(self.buffered())
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.input.consume(n);
+    }
+}
+
+impl Write for Conn {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.split().1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush_blocking()
+    }
+}

@@ -1,0 +1,184 @@
+//! Who does it: the lock, the workers' loop, the monitor.
+//!
+//! Everything here follows one pattern: lock, ask [`sched`](crate::sched), unlock, *then* wake
+//! somebody or run a command. [`Group::perform`] takes the guard by value, so waking under the lock
+//! does not compile. No decision is made here.
+//!
+//! The lock is a leaf: nothing else is locked, created or called while it is held, so
+//! [`wait_begin`](Group::wait_begin) may be called under any lock of the user's. It is held for the
+//! length of a move in `sched`, which is some tens of nanoseconds but for a harvest (as long as
+//! the batch) and a sweep (as long as the table).
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+pub(crate) mod monitor;
+pub(crate) mod worker;
+
+use std::sync::Arc;
+
+use crossbeam::utils::CachePadded;
+
+use crate::port::Doors;
+use crate::sched::{Actions, Bounds, Call, Key, Nanos, State, Turn, Wake, WorkerId};
+use crate::stats::GroupStats;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+use monitor::Bell;
+
+/// A connection as the group sees it: something that takes a turn. Exactly one worker has it then.
+pub(crate) trait Task<I>: Send {
+    /// What a worker lends to each connection that it runs: buffers.
+    type Desk: Default;
+
+    /// Runs the connection. Called without any lock. Must not panic.
+    fn turn(
+        &mut self,
+        key: Key,
+        wake: Wake,
+        now: Nanos,
+        interest: &I,
+        desk: &mut Self::Desk,
+    ) -> Turn;
+}
+
+/// What the group's lock guards.
+#[derive(Debug)]
+struct Guarded<T> {
+    sched: State<T>,
+    /// Where each worker sleeps, by its index.
+    beds: Vec<Arc<Condvar>>,
+}
+
+/// A thread group.
+#[derive(Debug)]
+pub(crate) struct Group<D, T> {
+    guarded: CachePadded<Mutex<Guarded<T>>>,
+    bell: Arc<Bell>,
+    doors: D,
+}
+
+impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
+    pub(crate) fn new(bounds: Bounds, doors: D, bell: Arc<Bell>) -> Self {
+        Self {
+            guarded: CachePadded::new(Mutex::new(Guarded {
+                sched: State::new(bounds),
+                beds: Vec::new(),
+            })),
+            bell,
+            doors,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos(self.doors.now())
+    }
+
+    /// Gives a new connection to the group; a group that is stopping gives it back.
+    pub(crate) fn attach(&self, task: T) -> Result<Key, T> {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let (key, actions) = guard.sched.attach(task, now)?;
+        self.perform(guard, actions);
+        Ok(key)
+    }
+
+    /// Kills a connection; false if it is gone.
+    pub(crate) fn kill(&self, key: Key) -> bool {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let found = guard.sched.contains(key);
+        let actions = guard.sched.kill(key, now);
+        self.perform(guard, actions);
+        found
+    }
+
+    /// Closes idle connections, and each other one when it comes to rest between commands.
+    pub(crate) fn drain(&self) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.drain(now);
+        self.perform(guard, actions);
+    }
+
+    /// Sends every worker home and lets nobody in. Does not wait for them.
+    pub(crate) fn stop(&self) {
+        let mut guard = self.guarded.lock();
+        let (workers, poller) = guard.sched.stop();
+        let beds: Vec<_> = workers.iter().map(|w| guard.beds[w.index()].clone()).collect();
+        drop(guard);
+        for bed in beds {
+            bed.notify_one();
+        }
+        if poller {
+            self.doors.wake();
+        }
+    }
+
+    /// The connections that no worker came for, after [`stop`](Self::stop).
+    pub(crate) fn leftovers(&self) -> Vec<T> {
+        self.guarded.lock().sched.leftovers()
+    }
+
+    /// The command on `worker` is about to block. A leaf: callable under any lock of the user's.
+    pub(crate) fn wait_begin(&self, worker: WorkerId) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.wait_begin(worker, now);
+        self.perform(guard, actions);
+    }
+
+    /// The command on `worker` goes on.
+    pub(crate) fn wait_end(&self, worker: WorkerId) {
+        let now = self.now();
+        self.guarded.lock().sched.wait_end(worker, now);
+    }
+
+    /// The command on `worker` will be long.
+    pub(crate) fn declare_long(&self, worker: WorkerId) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.declare_long(worker, now);
+        self.perform(guard, actions);
+    }
+
+    pub(crate) fn stats(&self) -> GroupStats {
+        self.guarded.lock().sched.stats()
+    }
+
+    /// Counts a worker in whose thread the caller is about to create.
+    pub(crate) fn spawning(&self, due_to_stall: bool) -> WorkerId {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let worker = guard.sched.spawning(now, due_to_stall);
+        if guard.beds.len() <= worker.index() {
+            guard.beds.push(Arc::default());
+        }
+        worker
+    }
+
+    /// Counts it out again: there was no thread.
+    pub(crate) fn spawn_failed(&self, worker: WorkerId, retry: Nanos) {
+        self.guarded.lock().sched.spawn_failed(worker, retry);
+    }
+
+    /// Carries out what a move asked for. Takes the guard, because nobody is woken under the lock:
+    /// who is woken wants it.
+    fn perform(&self, guard: MutexGuard<'_, Guarded<T>>, actions: Actions) {
+        let bed = match actions.call {
+            Call::Worker(worker) => Some(guard.beds[worker.index()].clone()),
+            Call::Nobody | Call::Poller | Call::Spawn => None,
+        };
+        drop(guard);
+        if let Some(bed) = bed {
+            bed.notify_one();
+        }
+        if actions.call == Call::Poller {
+            self.doors.wake();
+        }
+        if actions.call == Call::Spawn {
+            self.bell.ring_now();
+        } else if actions.tick {
+            self.bell.ring();
+        }
+    }
+}

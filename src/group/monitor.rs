@@ -1,0 +1,196 @@
+//! The monitor: one thread for all groups, which watches what only time can change.
+//!
+//! It ticks while some group has queued work or nobody in its poller, lingers for a few quiet ticks
+//! (else every lone command would have to wake it), and then sleeps until it is rung or a deadline
+//! comes. An idle server has no wake-ups at all. It also creates all threads after start: so a wait
+//! hook never creates one under a user's lock, affinity is not inherited from a pinned worker, and
+//! there is one place that retries.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::{Group, Task};
+use crate::port::{Doors, Threads};
+use crate::sched::{Call, Nanos, WorkerId};
+use crate::sync::{AtomicBool, Condvar, Mutex};
+
+/// Quiet ticks before the monitor sleeps.
+const LINGER: u32 = 10;
+
+/// After a thread creation failed, the next one is tried so much later.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// How the groups reach the monitor.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    /// The monitor is about to sleep, or sleeps. Relaxed, because the edge that matters is that of
+    /// the group's lock: the monitor sets this and then locks each group once more. Whoever needs
+    /// ticks and changed the group before that is seen there; whoever changed it after has the
+    /// monitor's unlock before its own lock, and with it this store.
+    asleep: AtomicBool,
+    rung: Mutex<Rung>,
+    bed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Rung {
+    rung: bool,
+    stopped: bool,
+}
+
+impl Bell {
+    /// There is something to watch. Costs a load while the monitor ticks.
+    pub(crate) fn ring(&self) {
+        if self.asleep.load(Relaxed) {
+            self.ring_now();
+        }
+    }
+
+    /// There is something to do that does not wait for the next tick: a thread is wanted.
+    pub(crate) fn ring_now(&self) {
+        self.rung.lock().rung = true;
+        self.bed.notify_one();
+    }
+
+    /// Ends the monitor.
+    pub(crate) fn stop(&self) {
+        self.rung.lock().stopped = true;
+        self.bed.notify_one();
+    }
+
+    /// Sleeps until rung, or for `time`. False: the monitor is to end.
+    fn sleep(&self, time: Option<Duration>) -> bool {
+        let mut rung = self.rung.lock();
+        if !rung.rung && !rung.stopped {
+            // A spurious wake-up costs a tick and nothing else.
+            match time {
+                Some(time) => self.bed.wait_for(&mut rung, time),
+                None => self.bed.wait(&mut rung),
+            }
+        }
+        rung.rung = false;
+        !rung.stopped
+    }
+}
+
+/// The monitor's work over its groups.
+#[derive(Debug)]
+pub(crate) struct Monitor<'a, D, T, S> {
+    pub(crate) groups: &'a [std::sync::Arc<Group<D, T>>],
+    pub(crate) bell: &'a Bell,
+    pub(crate) threads: &'a S,
+    /// Time between two ticks.
+    pub(crate) tick: Duration,
+    /// Threads of all groups together.
+    pub(crate) max_threads: usize,
+}
+
+impl<D, T, S> Monitor<'_, D, T, S>
+where
+    D: Doors,
+    T: Task<D::Interest>,
+    S: Threads<Id = WorkerId>,
+{
+    /// The monitor's life, on its own thread.
+    pub(crate) fn run(&self) {
+        let mut quiet = 0;
+        loop {
+            quiet = if self.tick() { 0 } else { quiet + 1 };
+            let awake = if quiet < LINGER {
+                self.bell.sleep(Some(self.tick))
+            } else {
+                self.sleep_until_rung()
+            };
+            if !awake {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until somebody rings or a deadline comes; see [`Bell::asleep`] for why nobody's need
+    /// is lost in between.
+    fn sleep_until_rung(&self) -> bool {
+        self.bell.asleep.store(true, Relaxed);
+        let awake = if self.tick() {
+            self.bell.sleep(Some(self.tick))
+        } else {
+            let now = self.groups.first().map_or(Nanos(0), |g| g.now());
+            let due = self.groups.iter().filter_map(|g| g.next_deadline()).min();
+            self.bell.sleep(due.map(|due| due.since(now).to_duration()))
+        };
+        self.bell.asleep.store(false, Relaxed);
+        awake
+    }
+
+    /// One look at every group. True: some group wants another one soon.
+    pub(crate) fn tick(&self) -> bool {
+        let ticks: Vec<Tick> = self.groups.iter().map(|g| g.tick()).collect();
+        let mut total: usize = ticks.iter().map(|t| t.threads).sum();
+        // Two threads are kept back for every group that has fewer: one group's waits must not
+        // leave another without a listener.
+        let mut reserved: usize = ticks.iter().map(|t| 2usize.saturating_sub(t.threads)).sum();
+        let mut again = false;
+        for (index, tick) in ticks.iter().enumerate() {
+            again |= tick.again;
+            if !tick.spawn {
+                continue;
+            }
+            again = true;
+            let kept = usize::from(tick.threads < 2);
+            if total + reserved - kept < self.max_threads {
+                reserved -= kept;
+                total += 1;
+                self.spawn(index, tick.due_to_stall);
+            } else {
+                self.groups[index].capped();
+            }
+        }
+        again
+    }
+
+    fn spawn(&self, index: usize, due_to_stall: bool) {
+        let group = &self.groups[index];
+        let worker = group.spawning(due_to_stall);
+        if self.threads.spawn(index, worker).is_err() {
+            let retry = group.now().after(Nanos::from_duration(RETRY));
+            group.spawn_failed(worker, retry);
+        }
+    }
+}
+
+/// What a look at one group found.
+struct Tick {
+    spawn: bool,
+    due_to_stall: bool,
+    again: bool,
+    threads: usize,
+}
+
+impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
+    fn tick(&self) -> Tick {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.tick(now);
+        let tick = Tick {
+            spawn: actions.call == Call::Spawn,
+            due_to_stall: guard.sched.running() > 0,
+            again: actions.tick,
+            threads: guard.sched.threads(),
+        };
+        // The monitor is who would be rung.
+        let call = match actions.call {
+            Call::Spawn => Call::Nobody,
+            call => call,
+        };
+        self.perform(guard, crate::sched::Actions { call, tick: false });
+        tick
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.guarded.lock().sched.next_deadline()
+    }
+
+    fn capped(&self) {
+        self.guarded.lock().sched.capped();
+    }
+}

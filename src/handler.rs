@@ -1,0 +1,377 @@
+//! The user's contract: what a server implements ([`Handler`]) and what it answers ([`Next`]).
+
+use std::fmt;
+use std::io;
+use std::time::Instant;
+
+use crate::conn::Conn;
+
+/// A server's protocol and engine, seen from its connections.
+///
+/// One handler serves any number of connections, from any number of threads at once; what belongs
+/// to one connection is in its [`Session`](Handler::Session). For one connection the callbacks
+/// never overlap, but **each may run on another thread than the last**, which is why a session must
+/// be `Send`. Engine objects that are bound to a thread (LMDB transactions, some C clients) need
+/// [`Scheduler::ThreadPerConnection`](crate::Scheduler::ThreadPerConnection).
+///
+/// | callback | thread | may block | locks of this crate held |
+/// |---|---|---|---|
+/// | [`open`](Handler::open) | worker | no | none |
+/// | [`command`](Handler::command), [`woken`](Handler::woken) | worker | yes; tell it with [`wait`](crate::wait) | none |
+/// | [`detached`](Handler::detached) | its own | yes | none |
+/// | [`farewell`](Handler::farewell) | worker | no | none |
+/// | [`refuse`](Handler::refuse) | acceptor, or a worker | no | none |
+/// | [`close`](Handler::close), the session's `Drop` | worker | yes | none |
+///
+/// "Worker" means a thread of the connection's group, or, under thread-per-connection, the
+/// connection's own. All callbacks may call any method of [`ServerHandle`](crate::ServerHandle) and
+/// [`ConnHandle`](crate::ConnHandle).
+///
+/// **Panics.** A panic in any callback closes that connection with [`CloseReason::Panicked`], is
+/// counted, and affects nothing else: the worker goes on. The session is still given to `close`, so
+/// it must not rely on invariants that the panicking callback may have left broken. With
+/// `panic = "abort"` the process ends, as always.
+pub trait Handler: Send + Sync + 'static {
+    /// What belongs to one connection. Dropped on a worker, never by a listener or the monitor.
+    type Session: Send + 'static;
+
+    /// A connection has been accepted. Nothing has been read yet; a greeting may be written (it is
+    /// queued and leaves after this call). Must not block: the logins of others wait behind it.
+    ///
+    /// # Errors
+    /// An error closes the connection: [`refuse`](Handler::refuse) is asked for last words, and
+    /// since there is no session, `close` is not called.
+    fn open(&self, conn: &mut Conn) -> io::Result<Self::Session>;
+
+    /// New bytes have arrived, or the end of input ([`Conn::at_end`]).
+    ///
+    /// Take **one** command off the front of the buffer, answer it, return [`Next::input`]. If that
+    /// left bytes over, the call is repeated at once, within the fairness budget
+    /// ([`PoolConfig::turn_commands`](crate::PoolConfig)). If nothing was consumed (half a
+    /// command), it is repeated only when more bytes have arrived; no thread is held meanwhile.
+    /// The call is made only with bytes that it has not been shown or once at the end of input, so
+    /// a spurious readiness event never reaches it. After the call at the end of input the
+    /// connection closes, whatever was returned.
+    ///
+    /// # Errors
+    /// An error closes the connection with [`CloseReason::Handler`], or with the reason that the
+    /// connection already has (killed, timed out) when the error came from [`Conn`] itself.
+    fn command(&self, session: &mut Self::Session, conn: &mut Conn) -> io::Result<Next>;
+
+    /// The connection runs again for another reason than input; see [`Woken`].
+    ///
+    /// # Errors
+    /// As [`command`](Handler::command).
+    fn woken(
+        &self,
+        _session: &mut Self::Session,
+        _conn: &mut Conn,
+        _why: Woken,
+    ) -> io::Result<Next> {
+        Ok(Next::input())
+    }
+
+    /// The connection has left the scheduler by [`Next::detach`] and is the callee's from now on.
+    fn detached(&self, _session: Self::Session, _conn: Conn) {}
+
+    /// Last words to a client whose connection is being closed by the server. They are sent if
+    /// they fit into the socket, without blocking. Not called when the client left by itself, when
+    /// the handler asked for the close, or when writing has already failed.
+    fn farewell(&self, _session: &mut Self::Session, _out: &mut Vec<u8>, _why: &CloseReason) {}
+
+    /// Words to a client that gets no session: over a limit, while draining, or after a failed
+    /// [`open`](Handler::open). Sent without blocking.
+    fn refuse(&self, _out: &mut Vec<u8>, _why: &Refusal) {}
+
+    /// The end of a connection that had a session. Called exactly once, after the socket has left
+    /// the poller. A panic here is counted and ends there.
+    fn close(&self, _session: Self::Session, _why: CloseReason) {}
+}
+
+/// What a connection does after a callback.
+///
+/// Small and `Copy`. Built by its constructors:
+/// ```
+/// # use thread_group_pool::Next;
+/// let next = Next::input();
+/// assert_ne!(next, Next::close());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the scheduler acts on it only when the callback returns it"]
+pub struct Next {
+    pub(crate) step: Step,
+    pub(crate) until: Option<Instant>,
+}
+
+/// The kinds of [`Next`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Input,
+    MoreInput,
+    Again,
+    Flush,
+    Park,
+    Detach,
+    Close,
+}
+
+impl Next {
+    const fn of(step: Step) -> Self {
+        Self { step, until: None }
+    }
+
+    /// Wait for a command. Between commands the idle clock runs
+    /// ([`Limits::idle_timeout`](crate::Limits)) and no thread is held.
+    pub const fn input() -> Self {
+        Self::of(Step::Input)
+    }
+
+    /// Wait for the rest of a command. The read clock runs
+    /// ([`Limits::read_timeout`](crate::Limits)) instead of the idle clock, and a drain counts the
+    /// command as in flight.
+    pub const fn more_input() -> Self {
+        Self::of(Step::MoreInput)
+    }
+
+    /// Run again without waiting for input, after the others in the queue: the next step of long
+    /// work. [`Handler::woken`] is called with [`Woken::Again`].
+    pub const fn again() -> Self {
+        Self::of(Step::Again)
+    }
+
+    /// Run again ([`Woken::Flushed`]) when all output has left. Not available yet: the connection
+    /// closes with [`CloseReason::Unsupported`].
+    pub const fn flush() -> Self {
+        Self::of(Step::Flush)
+    }
+
+    /// Give up the worker until somebody resumes the connection. Not available yet: the connection
+    /// closes with [`CloseReason::Unsupported`].
+    pub const fn park() -> Self {
+        Self::of(Step::Park)
+    }
+
+    /// Leave the scheduler for good ([`Handler::detached`]). Not available yet: the connection
+    /// closes with [`CloseReason::Unsupported`].
+    pub const fn detach() -> Self {
+        Self::of(Step::Detach)
+    }
+
+    /// Send what is queued, then close.
+    pub const fn close() -> Self {
+        Self::of(Step::Close)
+    }
+
+    /// With [`input`](Next::input) and [`park`](Next::park): be woken ([`Woken::Due`]) at `at` at
+    /// the latest. Not available yet: the connection closes with [`CloseReason::Unsupported`].
+    pub const fn until(mut self, at: Instant) -> Self {
+        self.until = Some(at);
+        self
+    }
+}
+
+/// Why [`Handler::woken`] is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Woken {
+    /// The handler asked for it by [`Next::again`].
+    Again,
+    /// All output has left, after [`Next::flush`].
+    Flushed,
+    /// Somebody used the connection's `Resume`, after [`Next::park`].
+    Resumed,
+    /// The time given to [`Next::until`] has come.
+    Due,
+    /// Somebody called `ConnHandle::poke`.
+    Poked,
+}
+
+/// Which lane the commands of a session take, as MariaDB's `thread_pool_priority`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "thread_pool_priority")]
+pub enum Priority {
+    /// High inside a transaction, low outside: whoever holds something that others wait for gets
+    /// through first.
+    #[default]
+    Auto,
+    /// Always the high lane.
+    High,
+    /// Always the low lane.
+    Low,
+}
+
+/// How long a command is expected to take; see [`Conn::class`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Unknown or short. The scheduler finds out by itself.
+    #[default]
+    Normal,
+    /// Longer than the stall bound: give the slot to others from the start.
+    Long,
+}
+
+/// Why a connection was closed. Every closed connection is counted under exactly one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The client closed, reset or half-closed the connection.
+    ClientClosed,
+    /// The handler returned [`Next::close`].
+    HandlerClosed,
+    /// [`ConnHandle::kill`](crate::ConnHandle::kill), or the deadline of a drain.
+    Killed,
+    /// Silent for [`Limits::idle_timeout`](crate::Limits) between commands.
+    IdleTimeout,
+    /// Silent for [`Limits::read_timeout`](crate::Limits) in the middle of a command.
+    ReadTimeout,
+    /// Took nothing of a reply for [`Limits::write_timeout`](crate::Limits).
+    WriteTimeout,
+    /// A command larger than [`Limits::max_input`](crate::Limits).
+    InputTooLong,
+    /// The operating system failed a read, a write or a registration.
+    Io(io::ErrorKind),
+    /// The handler returned this error.
+    Handler(io::ErrorKind),
+    /// A callback panicked.
+    Panicked,
+    /// The server is draining.
+    Draining,
+    /// [`Handler::open`] failed.
+    OpenFailed,
+    /// The handler asked for something that this version cannot do; the text says what.
+    Unsupported(&'static str),
+}
+
+impl CloseReason {
+    /// The name under which [`Stats::closes`](crate::Stats) counts it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ClientClosed => "client_closed",
+            Self::HandlerClosed => "handler_closed",
+            Self::Killed => "killed",
+            Self::IdleTimeout => "idle_timeout",
+            Self::ReadTimeout => "read_timeout",
+            Self::WriteTimeout => "write_timeout",
+            Self::InputTooLong => "input_too_long",
+            Self::Io(_) => "io",
+            Self::Handler(_) => "handler",
+            Self::Panicked => "panicked",
+            Self::Draining => "draining",
+            Self::OpenFailed => "open_failed",
+            Self::Unsupported(_) => "unsupported",
+        }
+    }
+
+    /// All names, in the order of [`index`](Self::index).
+    pub(crate) const NAMES: [&'static str; 13] = [
+        "client_closed",
+        "handler_closed",
+        "killed",
+        "idle_timeout",
+        "read_timeout",
+        "write_timeout",
+        "input_too_long",
+        "io",
+        "handler",
+        "panicked",
+        "draining",
+        "open_failed",
+        "unsupported",
+    ];
+
+    pub(crate) fn index(&self) -> usize {
+        let name = self.name();
+        Self::NAMES.iter().position(|n| *n == name).unwrap_or(0)
+    }
+
+    /// Whether the server ended it, so that the client is owed a word.
+    pub(crate) fn by_server(&self) -> bool {
+        !matches!(
+            self,
+            Self::ClientClosed | Self::HandlerClosed | Self::Io(_) | Self::WriteTimeout
+        )
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClientClosed => f.write_str("the client closed the connection"),
+            Self::HandlerClosed => f.write_str("the handler closed the connection"),
+            Self::Killed => f.write_str("the connection was killed"),
+            Self::IdleTimeout => f.write_str("the client was silent for longer than idle_timeout"),
+            Self::ReadTimeout => {
+                f.write_str("the rest of a command did not arrive within read_timeout")
+            }
+            Self::WriteTimeout => {
+                f.write_str("the client took nothing of a reply for write_timeout")
+            }
+            Self::InputTooLong => f.write_str("a command was longer than max_input"),
+            Self::Io(kind) => write!(f, "reading or writing failed: {kind}"),
+            Self::Handler(kind) => write!(f, "the handler failed: {kind}"),
+            Self::Panicked => f.write_str("the handler panicked"),
+            Self::Draining => f.write_str("the server is shutting down"),
+            Self::OpenFailed => f.write_str("the handler refused the connection"),
+            Self::Unsupported(what) => write!(f, "not available yet: {what}"),
+        }
+    }
+}
+
+/// Why a client gets no session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// [`Limits::max_connections`](crate::Limits) are connected.
+    TooManyConnections {
+        /// The limit that was met.
+        limit: usize,
+    },
+    /// The server is draining.
+    Draining,
+    /// Thread-per-connection could not get a thread from the operating system, or is at
+    /// its limit.
+    NoThread,
+    /// [`Handler::open`] returned an error or panicked.
+    OpenFailed,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooManyConnections { limit } => {
+                write!(f, "too many connections (max_connections is {limit})")
+            }
+            Self::Draining => f.write_str("the server is shutting down"),
+            Self::NoThread => f.write_str("no thread is free to serve the connection"),
+            Self::OpenFailed => f.write_str("the handler refused the connection"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_close_reason_is_counted_under_its_own_name() {
+        let all = [
+            CloseReason::ClientClosed,
+            CloseReason::HandlerClosed,
+            CloseReason::Killed,
+            CloseReason::IdleTimeout,
+            CloseReason::ReadTimeout,
+            CloseReason::WriteTimeout,
+            CloseReason::InputTooLong,
+            CloseReason::Io(io::ErrorKind::Other),
+            CloseReason::Handler(io::ErrorKind::Other),
+            CloseReason::Panicked,
+            CloseReason::Draining,
+            CloseReason::OpenFailed,
+            CloseReason::Unsupported("x"),
+        ];
+        assert_eq!(all.len(), CloseReason::NAMES.len());
+        for (i, reason) in all.iter().enumerate() {
+            assert_eq!(reason.index(), i, "{reason}");
+        }
+    }
+}

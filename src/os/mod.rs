@@ -1,0 +1,13 @@
+//! The operating system behind the doors of [`port`](crate::port): poller, sockets, affinity.
+
+pub(crate) mod affinity;
+#[cfg(unix)]
+mod unix;
+
+#[cfg(unix)]
+pub(crate) use unix::{listener, poller, socket};
+
+#[cfg(not(unix))]
+compile_error!(
+    "thread-group-pool has no os layer for this platform yet: see src/os, where one is to stand beside unix"
+);

@@ -1,0 +1,123 @@
+//! A group's poller: mio, edge-triggered, each connection registered once.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
+
+use super::socket::Socket;
+use crate::port::{Doors, Event, Readiness};
+use crate::sync::Mutex;
+
+/// The waker's token: no connection's, whose index would have to be the largest there is.
+const WAKER: Token = Token(usize::MAX);
+
+/// The doors of one group.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    interest: Registrar,
+    waker: Waker,
+    /// Locked by the listener while it polls, and by nobody else: the role is given to one thread
+    /// at a time. The lock is what lets `Poll::poll`, which is `&mut`, be called through a shared
+    /// reference without unsafe code; it is never waited for.
+    poll: Mutex<(Poll, Events)>,
+    epoch: Instant,
+}
+
+impl Poller {
+    /// A poller that takes up to `batch` events at a time; its clock starts at `epoch`.
+    pub(crate) fn new(batch: usize, epoch: Instant) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        Ok(Self {
+            interest: Registrar(poll.registry().try_clone()?),
+            waker: Waker::new(poll.registry(), WAKER)?,
+            poll: Mutex::new((poll, Events::with_capacity(batch))),
+            epoch,
+        })
+    }
+}
+
+impl Doors for Poller {
+    type Interest = Registrar;
+
+    fn interest(&self) -> &Registrar {
+        &self.interest
+    }
+
+    fn poll(&self, block: bool, out: &mut Vec<Event>) {
+        let mut guard = self.poll.lock();
+        let (poll, events) = &mut *guard;
+        let timeout = (!block).then_some(Duration::ZERO);
+        loop {
+            match poll.poll(events, timeout) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // Not to be expected of a descriptor that is ours. Should it ever be lasting,
+                    // the group must neither die of it nor burn a CPU.
+                    thread::sleep(Duration::from_millis(1));
+                    return;
+                }
+            }
+        }
+        out.extend(
+            events
+                .iter()
+                .filter(|event| event.token() != WAKER)
+                .map(|event| Event {
+                    token: event.token().0,
+                    readiness: Readiness {
+                        readable: event.is_readable(),
+                        // An error is found by reading; a hang-up ends writing as well.
+                        read_closed: event.is_read_closed() || event.is_error(),
+                        priority: event.is_priority(),
+                        writable: event.is_writable() || event.is_write_closed() || event.is_error(),
+                    },
+                }),
+        );
+    }
+
+    fn wake(&self) {
+        // Fails only if the eventfd's counter is full, and then the poller is awake already.
+        let _ = self.waker.wake();
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Where a connection registers itself.
+#[derive(Debug)]
+pub(crate) struct Registrar(Registry);
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const READ: Interest = Interest::READABLE.add(Interest::PRIORITY);
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const READ: Interest = Interest::READABLE;
+
+impl Registrar {
+    /// Registers a socket, once for its life. What is ready already is reported.
+    pub(crate) fn add(&self, socket: &Socket, token: usize) -> io::Result<()> {
+        self.0
+            .register(&mut SourceFd(&socket.as_raw_fd()), Token(token), READ)
+    }
+
+    /// Whether writability is reported too. The kernel looks again at what is ready, so nothing
+    /// that has happened before this call is missed.
+    pub(crate) fn writable(&self, socket: &Socket, token: usize, on: bool) -> io::Result<()> {
+        let interest = if on { READ | Interest::WRITABLE } else { READ };
+        self.0
+            .reregister(&mut SourceFd(&socket.as_raw_fd()), Token(token), interest)
+    }
+
+    /// Takes a socket out. Needed before it is closed: a duplicate of the descriptor elsewhere
+    /// would keep the registration alive.
+    pub(crate) fn remove(&self, socket: &Socket) {
+        // Fails only for a socket that is not registered, which is what was wanted.
+        let _ = self.0.deregister(&mut SourceFd(&socket.as_raw_fd()));
+    }
+}

@@ -1,0 +1,148 @@
+//! A connected socket: blocking as such, non-blocking by the call.
+
+use std::io::{self, IoSliceMut};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
+
+use crate::stream::{Peer, Stream};
+
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) bytes: usize,
+    /// The read stopped short although there may be more: at a message that carried descriptors
+    /// (they are closed, unseen).
+    pub(crate) cut: bool,
+}
+
+/// What a socket is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    Input,
+    Output,
+}
+
+impl Socket {
+    /// Takes a stream in, whatever state its owner left it in.
+    pub(crate) fn new(stream: Stream) -> Result<Self, (Stream, io::Error)> {
+        let made_ready = match &stream {
+            // Small replies must not wait for the acknowledgement of the last one.
+            Stream::Tcp(tcp) => tcp.set_nodelay(true).and(tcp.set_nonblocking(false)),
+            Stream::Unix(unix) => unix.set_nonblocking(false),
+        };
+        match (made_ready, stream) {
+            (Err(error), stream) => Err((stream, error)),
+            (Ok(()), Stream::Tcp(tcp)) => Ok(Self::Tcp(tcp)),
+            (Ok(()), Stream::Unix(unix)) => Ok(Self::Unix(unix)),
+        }
+    }
+
+    pub(crate) fn into_stream(self) -> Stream {
+        match self {
+            Self::Tcp(tcp) => Stream::Tcp(tcp),
+            Self::Unix(unix) => Stream::Unix(unix),
+        }
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(tcp) => tcp.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
+            Self::Unix(_) => Peer::Unix,
+        }
+    }
+
+    /// Reads what is there, without blocking.
+    ///
+    /// A Unix socket is read with `recvmsg`, whose flags tell that descriptors came along: such a
+    /// message ends a read early, and a short read would then not mean an empty socket.
+    pub(crate) fn read_now(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        match self {
+            Self::Tcp(tcp) => {
+                let (_, bytes) = recv(tcp, buffer, RecvFlags::DONTWAIT)?;
+                Ok(Received { bytes, cut: false })
+            }
+            Self::Unix(unix) => {
+                let mut no_room = RecvAncillaryBuffer::default();
+                let mut into = [IoSliceMut::new(buffer)];
+                let got = recvmsg(unix, &mut into, &mut no_room, RecvFlags::DONTWAIT)?;
+                Ok(Received {
+                    bytes: got.bytes,
+                    cut: got.flags.contains(ReturnFlags::CTRUNC),
+                })
+            }
+        }
+    }
+
+    /// Reads, blocking for at most the receive time-out; then the error is `WouldBlock`.
+    pub(crate) fn read_blocking(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (_, bytes) = recv(self, buffer, RecvFlags::empty())?;
+        Ok(bytes)
+    }
+
+    /// Writes what fits, without blocking and without SIGPIPE.
+    pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(send(self, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    /// Waits until the socket is ready or broken. False: the time was over first.
+    pub(crate) fn wait(&self, what: For, timeout: Duration) -> io::Result<bool> {
+        let flags = match what {
+            For::Input => PollFlags::IN,
+            For::Output => PollFlags::OUT,
+        };
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            // No deadline: further away than the clock reaches.
+            let left = deadline
+                .map(|at| at.saturating_duration_since(Instant::now()))
+                .and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut [PollFd::new(self, flags)], left.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    pub(crate) fn set_read_timeout(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(tcp) => tcp.set_read_timeout(Some(time)),
+            Self::Unix(unix) => unix.set_read_timeout(Some(time)),
+        }
+    }
+
+    /// Ends reading, writing or both, and so wakes whoever waits for the socket. That the peer has
+    /// gone already is no error.
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        let _ = match self {
+            Self::Tcp(tcp) => tcp.shutdown(how),
+            Self::Unix(unix) => unix.shutdown(how),
+        };
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Unix(unix) => unix.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}

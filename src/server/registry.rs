@@ -1,0 +1,205 @@
+//! Who is connected, and everything that is counted: the one place that both schedulers report to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::conn::{ConnId, Shared};
+use crate::handler::{CloseReason, Refusal};
+use crate::stats::{ConnInfo, Stats};
+use crate::sync::{Condvar, Mutex};
+use crate::wait::WaitKind;
+
+/// What a connection is doing, as [`ConnInfo`] shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnState {
+    New = 0,
+    Idle = 1,
+    Reading = 2,
+    Running = 3,
+    Writing = 4,
+}
+
+impl ConnState {
+    fn name(state: u8) -> &'static str {
+        match state {
+            1 => "idle",
+            2 => "reading",
+            3 => "running",
+            4 => "writing",
+            _ => "new",
+        }
+    }
+}
+
+/// All counters are plain statistics: Relaxed, because nothing is concluded from one about another.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    live: Mutex<HashMap<ConnId, Arc<Shared>>>,
+    /// Notified when the last connection has ended.
+    empty: Condvar,
+    started: Instant,
+    next_id: AtomicU64,
+    opened: AtomicU64,
+    closes: [AtomicU64; CloseReason::NAMES.len()],
+    waits: [AtomicU64; WaitKind::COUNTED.len()],
+    refused: AtomicU64,
+    panics: AtomicU64,
+    lost_edges: AtomicU64,
+    accept_errors: AtomicU64,
+    commands: AtomicU64,
+}
+
+impl Registry {
+    pub(crate) fn new(started: Instant) -> Self {
+        Self {
+            live: Mutex::new(HashMap::new()),
+            empty: Condvar::default(),
+            started,
+            next_id: AtomicU64::new(1),
+            opened: AtomicU64::new(0),
+            closes: Default::default(),
+            waits: Default::default(),
+            refused: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            lost_edges: AtomicU64::new(0),
+            accept_errors: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A new connection's id, if there is room for one.
+    pub(crate) fn admit(
+        &self,
+        limit: usize,
+        shared: impl FnOnce(ConnId) -> Arc<Shared>,
+    ) -> Result<Arc<Shared>, Refusal> {
+        let mut live = self.live.lock();
+        if live.len() >= limit {
+            return Err(Refusal::TooManyConnections { limit });
+        }
+        let shared = shared(self.next_id.fetch_add(1, Relaxed).into());
+        live.insert(shared.id(), Arc::clone(&shared));
+        drop(live);
+        self.opened.fetch_add(1, Relaxed);
+        Ok(shared)
+    }
+
+    /// Takes back an admission: the connection was never started.
+    pub(crate) fn forget(&self, id: ConnId) {
+        self.opened.fetch_sub(1, Relaxed);
+        self.remove(id);
+    }
+
+    pub(crate) fn closed(&self, id: ConnId, why: &CloseReason) {
+        self.closes[why.index()].fetch_add(1, Relaxed);
+        self.remove(id);
+    }
+
+    fn remove(&self, id: ConnId) {
+        let mut live = self.live.lock();
+        let gone = live.remove(&id);
+        let last = live.is_empty();
+        drop(live);
+        drop(gone);
+        if last {
+            self.empty.notify_all();
+        }
+    }
+
+    /// Waits until nobody is connected. False: the time was over first.
+    pub(crate) fn wait_empty(&self, deadline: Instant) -> bool {
+        let mut live = self.live.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if live.is_empty() || left.is_zero() {
+                return live.is_empty();
+            }
+            self.empty.wait_for(&mut live, left);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.live.lock().len()
+    }
+
+    pub(crate) fn find(&self, id: ConnId) -> Option<Arc<Shared>> {
+        self.live.lock().get(&id).cloned()
+    }
+
+    /// A copy of the list, so that nobody is held up while it is used.
+    pub(crate) fn all(&self) -> Vec<Arc<Shared>> {
+        self.live.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn infos(&self) -> Vec<ConnInfo> {
+        let now = self.now();
+        let mut all = self.all();
+        all.sort_unstable_by_key(|shared| shared.id());
+        all.iter()
+            .map(|shared| ConnInfo {
+                id: shared.id(),
+                peer: shared.peer().to_string(),
+                state: ConnState::name(shared.state.load(Relaxed)),
+                since: Duration::from_nanos(now.saturating_sub(shared.since.load(Relaxed))),
+                commands: shared.commands.load(Relaxed),
+            })
+            .collect()
+    }
+
+    pub(crate) fn count_panic(&self) {
+        self.panics.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_lost_edge(&self) {
+        self.lost_edges.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_accept_error(&self) {
+        self.accept_errors.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_wait(&self, kind: WaitKind) {
+        self.waits[kind.index()].fetch_add(1, Relaxed);
+    }
+
+    /// Commands of a connection whose scheduler does not count them by itself.
+    pub(crate) fn count_commands(&self, n: u64) {
+        self.commands.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let nonzero = |counter: &AtomicU64| Some(counter.load(Relaxed)).filter(|n| *n > 0);
+        let closes: Vec<_> = CloseReason::NAMES
+            .iter()
+            .zip(&self.closes)
+            .filter_map(|(name, counter)| Some((*name, nonzero(counter)?)))
+            .collect();
+        Stats {
+            closed: closes.iter().map(|(_, n)| n).sum(),
+            opened: self.opened.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            connections: self.len(),
+            commands: self.commands.load(Relaxed),
+            panics: self.panics.load(Relaxed),
+            lost_edges: self.lost_edges.load(Relaxed),
+            accept_errors: self.accept_errors.load(Relaxed),
+            closes,
+            waits: WaitKind::COUNTED
+                .iter()
+                .zip(&self.waits)
+                .filter_map(|(kind, counter)| Some((*kind, nonzero(counter)?)))
+                .collect(),
+            ..Stats::default()
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Every thread that runs connections: named, counted, joined.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use crate::sync::{Condvar, Mutex};
+
+/// Starts threads and joins each of them: those that have ended whenever a new one is started, the
+/// others at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    pen: Mutex<Pen>,
+    /// Notified when a thread ends.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Pen {
+    next: u64,
+    running: HashMap<u64, JoinHandle<()>>,
+    /// At the very end of their lives: joining them does not wait.
+    done: Vec<u64>,
+    peak: usize,
+    failures: u64,
+}
+
+impl Pen {
+    fn take_done(&mut self) -> Vec<JoinHandle<()>> {
+        let done = std::mem::take(&mut self.done);
+        done.iter().filter_map(|id| self.running.remove(id)).collect()
+    }
+
+    fn live(&self) -> usize {
+        self.running.len() - self.done.len()
+    }
+}
+
+impl Threads {
+    /// Starts a thread. Errors are the operating system's, and counted.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        stack_size: usize,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        // Held over the creation, so that the thread is known before it can end.
+        let mut pen = self.pen.lock();
+        let ended = pen.take_done();
+        let id = pen.next;
+        pen.next += 1;
+        let threads = Arc::clone(self);
+        let spawned = thread::Builder::new()
+            .name(name)
+            .stack_size(stack_size)
+            .spawn(move || {
+                let _leave = Leave { threads, id };
+                run();
+            });
+        let result = match spawned {
+            Ok(handle) => {
+                pen.running.insert(id, handle);
+                pen.peak = pen.peak.max(pen.live());
+                Ok(())
+            }
+            Err(error) => {
+                pen.failures += 1;
+                Err(error)
+            }
+        };
+        drop(pen);
+        join(ended);
+        result
+    }
+
+    /// Waits until all have ended, and joins them. Returns how many had not when the time was over:
+    /// those are left to themselves.
+    pub(crate) fn join_all(&self, deadline: Instant) -> usize {
+        let mut pen = self.pen.lock();
+        loop {
+            let ended = pen.take_done();
+            if !ended.is_empty() {
+                drop(pen);
+                join(ended);
+                pen = self.pen.lock();
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if pen.running.is_empty() || left.is_zero() {
+                return pen.running.len();
+            }
+            self.ended.wait_for(&mut pen, left);
+        }
+    }
+
+    /// Now, at most so far, and creations that failed.
+    pub(crate) fn counts(&self) -> (usize, usize, u64) {
+        let pen = self.pen.lock();
+        (pen.live(), pen.peak, pen.failures)
+    }
+}
+
+fn join(ended: Vec<JoinHandle<()>>) {
+    for handle in ended {
+        // An error is a panic of our own code, which has been reported by the panic hook.
+        let _ = handle.join();
+    }
+}
+
+/// Says that a thread has ended, by unwinding too.
+struct Leave {
+    threads: Arc<Threads>,
+    id: u64,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.threads.pen.lock().done.push(self.id);
+        self.threads.ended.notify_all();
+    }
+}

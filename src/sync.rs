@@ -1,0 +1,102 @@
+//! The lock and the sleeping place of a group, in one spelling for the real build and for loom.
+//!
+//! Only this file decides which they are. The real ones are parking_lot 0.13's *because that lock
+//! barges*: a free lock goes to whoever is running and asks, never to a thread that is still
+//! asleep. A fair lock hands itself to a sleeper, and behind sixteen burning threads on one core
+//! everybody then waits for that sleeper's turn on the CPU.
+//!
+//! Loom is chosen by `all(test, loom)` and not by `loom` alone, so that another crate's
+//! `--cfg loom` build, which sets the flag for every dependency, still gets the real thing.
+
+#[cfg(not(all(test, loom)))]
+mod imp {
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+    pub(crate) use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    /// One sleeper's place: a condition variable with a time-out.
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(parking_lot::Condvar);
+
+    impl Condvar {
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            self.0.wait(guard);
+        }
+
+        /// Sleeps for at most `time`. Whether it was the time or a waker that ended the sleep is
+        /// for the state under the lock to say, so nothing is returned.
+        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
+            self.0.wait_for(guard, time);
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod imp {
+    pub(crate) use loom::sync::atomic::AtomicBool;
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    /// The guard can be empty for the length of a `Condvar::wait`, because loom's takes it by value.
+    #[derive(Debug)]
+    pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().expect("loom stops at the first panic")))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("only empty inside wait")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("only empty inside wait")
+        }
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            let inner = guard.0.take().expect("held by the caller");
+            guard.0 = Some(self.0.wait(inner).expect("loom stops at the first panic"));
+        }
+
+        /// Never times out under loom: a lost wake-up shows as a deadlock and is not papered over.
+        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) {
+            self.wait(guard);
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
+
+pub(crate) use imp::{AtomicBool, Condvar, Mutex, MutexGuard};

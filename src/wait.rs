@@ -1,0 +1,286 @@
+//! "I am about to block": how a handler tells its scheduler.
+//!
+//! A command in a reported wait gives its slot up at once, so another one runs meanwhile. Report
+//! waits that are likely to be long (row locks, disk, another server, a sleep); a mutex that is
+//! held for microseconds is not worth it.
+//!
+//! ```
+//! use thread_group_pool::wait::{self, WaitKind};
+//! # let receiver = { let (s, r) = std::sync::mpsc::channel(); s.send(1).unwrap(); r };
+//! let answer = wait::during(WaitKind::Other("reply"), || receiver.recv());
+//! # assert_eq!(answer, Ok(1));
+//! ```
+//!
+//! | question | answer |
+//! |---|---|
+//! | which thread | the one that runs the command; on any other it does nothing and costs a look at a thread-local |
+//! | which locks may the caller hold | any: the pool's own lock is a leaf, and no thread is created here |
+//! | does it block | never beyond that lock; coming back from a wait is never held up |
+//! | nested | only the outermost counts |
+//! | panics | the guard ends the wait when it is dropped, by unwinding too |
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// What is waited for. The first eleven are MariaDB's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WaitKind {
+    /// Not said.
+    Unknown,
+    /// A deliberate pause.
+    Sleep,
+    /// Reading or writing a file.
+    DiskIo,
+    /// A lock on a row.
+    RowLock,
+    /// A lock on everything.
+    GlobalLock,
+    /// A lock on a table's definition.
+    MetaDataLock,
+    /// A lock on a table.
+    TableLock,
+    /// A lock that a user asked for by name.
+    UserLock,
+    /// The replication log.
+    Binlog,
+    /// A commit that waits for others to commit with.
+    GroupCommit,
+    /// `fsync` and the like.
+    Sync,
+    /// A socket. [`Conn`](crate::Conn) reports its own.
+    Net,
+    /// Anything else, by name. All of these are counted as one kind.
+    Other(&'static str),
+}
+
+impl WaitKind {
+    pub(crate) const COUNTED: [Self; 13] = [
+        Self::Unknown,
+        Self::Sleep,
+        Self::DiskIo,
+        Self::RowLock,
+        Self::GlobalLock,
+        Self::MetaDataLock,
+        Self::TableLock,
+        Self::UserLock,
+        Self::Binlog,
+        Self::GroupCommit,
+        Self::Sync,
+        Self::Net,
+        Self::Other("other"),
+    ];
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Unknown => 0,
+            Self::Sleep => 1,
+            Self::DiskIo => 2,
+            Self::RowLock => 3,
+            Self::GlobalLock => 4,
+            Self::MetaDataLock => 5,
+            Self::TableLock => 6,
+            Self::UserLock => 7,
+            Self::Binlog => 8,
+            Self::GroupCommit => 9,
+            Self::Sync => 10,
+            Self::Net => 11,
+            Self::Other(_) => 12,
+        }
+    }
+}
+
+impl fmt::Display for WaitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Other(name) => f.write_str(name),
+            kind => write!(f, "{kind:?}"),
+        }
+    }
+}
+
+/// Runs `blocking`, which is likely to block, as a reported wait.
+pub fn during<R>(kind: WaitKind, blocking: impl FnOnce() -> R) -> R {
+    let _waiting = enter(kind);
+    blocking()
+}
+
+/// Reports a wait that lasts until the guard is dropped. Prefer [`during`], which cannot be held
+/// too long.
+pub fn enter(kind: WaitKind) -> Guard {
+    // `try_with`: a destructor of another thread-local may wait when this one has gone already.
+    let counted = WORKER
+        .try_with(|worker| match &*worker.borrow() {
+            Some(worker) => {
+                worker.begin(kind);
+                true
+            }
+            None => false,
+        })
+        .unwrap_or(false);
+    Guard {
+        counted,
+        _not_send: PhantomData,
+    }
+}
+
+/// Ends a reported wait when dropped. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the wait ends when this is dropped"]
+pub struct Guard {
+    counted: bool,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.counted {
+            let _ = WORKER.try_with(|worker| {
+                if let Some(worker) = &*worker.borrow() {
+                    worker.end();
+                }
+            });
+        }
+    }
+}
+
+/// Who is told of a thread's waits: its place in a scheduler.
+pub(crate) trait Place: Send + Sync {
+    fn wait_begin(&self, kind: WaitKind);
+    fn wait_end(&self);
+    /// The command will be long.
+    fn declare_long(&self);
+}
+
+struct Worker {
+    place: Arc<dyn Place>,
+    depth: Cell<u32>,
+}
+
+impl Worker {
+    fn begin(&self, kind: WaitKind) {
+        let depth = self.depth.get();
+        self.depth.set(depth + 1);
+        if depth == 0 {
+            self.place.wait_begin(kind);
+        }
+    }
+
+    fn end(&self) {
+        let depth = self.depth.get();
+        // Zero: the guard outlived its command, which has been ended by `command_ended`.
+        if depth > 0 {
+            self.depth.set(depth - 1);
+            if depth == 1 {
+                self.place.wait_end();
+            }
+        }
+    }
+}
+
+thread_local! {
+    static WORKER: RefCell<Option<Worker>> = const { RefCell::new(None) };
+}
+
+/// Makes the calling thread a worker at `place`, for the rest of its life.
+pub(crate) fn install(place: Arc<dyn Place>) {
+    let worker = Worker {
+        place,
+        depth: Cell::new(0),
+    };
+    WORKER.with(|w| *w.borrow_mut() = Some(worker));
+}
+
+/// The command on this thread has ended. A guard that it leaked must not keep the wait open.
+pub(crate) fn command_ended() {
+    WORKER.with(|w| {
+        if let Some(worker) = &*w.borrow()
+            && worker.depth.replace(0) > 0
+        {
+            worker.place.wait_end();
+        }
+    });
+}
+
+/// The command on this thread says that it will be long.
+pub(crate) fn declare_long() {
+    WORKER.with(|w| {
+        if let Some(worker) = &*w.borrow() {
+            worker.place.declare_long();
+        }
+    });
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+
+    #[derive(Default)]
+    struct Counts {
+        begun: AtomicU32,
+        open: AtomicI32,
+    }
+
+    impl Place for Counts {
+        fn wait_begin(&self, _: WaitKind) {
+            self.begun.fetch_add(1, Relaxed);
+            self.open.fetch_add(1, Relaxed);
+        }
+        fn wait_end(&self) {
+            self.open.fetch_sub(1, Relaxed);
+        }
+        fn declare_long(&self) {}
+    }
+
+    fn on_a_worker(f: impl FnOnce() + Send + 'static) -> Arc<Counts> {
+        let counts = Arc::new(Counts::default());
+        let place = Arc::clone(&counts);
+        std::thread::spawn(move || {
+            install(place);
+            f();
+        })
+        .join()
+        .unwrap();
+        counts
+    }
+
+    #[test]
+    fn outside_a_worker_nothing_happens() {
+        assert_eq!(during(WaitKind::Sleep, || 7), 7);
+    }
+
+    #[test]
+    fn only_the_outermost_of_nested_waits_counts() {
+        let counts = on_a_worker(|| {
+            during(WaitKind::RowLock, || during(WaitKind::DiskIo, || ()));
+        });
+        assert_eq!((counts.begun.load(Relaxed), counts.open.load(Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn a_panic_ends_the_wait() {
+        let counts = on_a_worker(|| {
+            let _ = std::panic::catch_unwind(|| during(WaitKind::Sleep, || panic!("in a wait")));
+        });
+        assert_eq!(counts.open.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_leaked_guard_is_ended_with_its_command() {
+        let counts = on_a_worker(|| {
+            std::mem::forget(enter(WaitKind::Sleep));
+            command_ended();
+        });
+        assert_eq!((counts.begun.load(Relaxed), counts.open.load(Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn every_kind_is_counted_in_its_own_place() {
+        for (i, kind) in WaitKind::COUNTED.iter().enumerate() {
+            assert_eq!(kind.index(), i);
+        }
+    }
+}
