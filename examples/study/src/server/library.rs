@@ -26,9 +26,9 @@ pub(super) fn start(spec: &Spec, engine: Arc<Engine>) -> Result<(Endpoint, Serve
         .listen(listen.backlog(BACKLOG), SqlishHandler::new(engine))
         .build()
         .map_err(Error::usage)?;
-    let endpoint = match server.local_addrs().into_iter().next() {
-        Some(LocalAddr::Tcp(address)) => Endpoint::Tcp(address),
-        Some(LocalAddr::Unix(path)) => Endpoint::Unix(path),
+    let endpoint = match server.local_addrs().first() {
+        Some(LocalAddr::Tcp(address)) => Endpoint::Tcp(*address),
+        Some(LocalAddr::Unix(path)) => Endpoint::Unix(path.clone()),
         _ => return Err(Error::run("the server listens nowhere")),
     };
     Ok((endpoint, server))

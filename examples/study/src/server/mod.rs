@@ -38,7 +38,7 @@ use crate::process;
 pub const SUBCOMMAND: &str = "server";
 
 /// Room for every client of the largest table to knock at once; the kernel cuts it to `somaxconn`.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u16 = 4096;
 
 /// What to serve, and where.
 #[derive(Debug, Clone)]
@@ -220,7 +220,7 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
         None,
     )?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, BACKLOG.into())?;
     Ok(socket)
 }
 
@@ -233,7 +233,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, BACKLOG.into())?;
     let address = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok((socket, address))
 }
