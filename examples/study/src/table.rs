@@ -318,7 +318,7 @@ pool / per-connection      1.50x      2.50x
             &cells.iter().collect::<Vec<_>>(),
         );
         assert!(
-            text.contains("per-connection / std-loop, best rounds  0.50x"),
+            text.contains("per-connection / std-loop, best rounds   0.50x"),
             "{text}"
         );
     }
