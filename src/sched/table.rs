@@ -42,14 +42,13 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// Whether a connection that would rest in `phase` must run instead.
+    /// Whether a connection that rests in `phase` must run instead.
     pub(super) fn ends(&self, phase: Phase) -> bool {
-        self.close.is_some()
-            || match phase {
-                Phase::Flushing => self.ready.writable,
-                Phase::Idle { .. } => self.ready.input(),
-                Phase::Queued { .. } | Phase::Running => false,
-            }
+        match phase {
+            Phase::Flushing => self.close.is_some() || self.ready.writable,
+            Phase::Idle { .. } => self.close.is_some() || self.ready.input(),
+            Phase::Queued { .. } | Phase::Running => false,
+        }
     }
 }
 
