@@ -39,6 +39,16 @@ pub struct Split {
     pub client: Vec<usize>,
 }
 
+impl Split {
+    /// The CPUs of both, each once.
+    pub fn all(&self) -> Vec<usize> {
+        let mut all = [self.server.as_slice(), &self.client].concat();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
 /// Divides `cpus`: a quarter for the client, at least one, the rest for the server, as in the published
 /// runs. `core_of` gives the core that a CPU is a thread of; a core is not divided unless there is only one, since
 /// two hyperthreads of one core slow each other down. One CPU alone serves both.

@@ -34,7 +34,7 @@ pub struct Machine {
 impl Machine {
     /// Looks around.
     pub fn look(split: &Split) -> Machine {
-        let used: Vec<usize> = split.server.iter().chain(&split.client).copied().collect();
+        let used = split.all();
         Machine {
             cpu_model: read("/proc/cpuinfo")
                 .and_then(|text| cpu_model(&text))

@@ -61,6 +61,32 @@ fn stat_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
+/// How long `cpus` have been busy in all, for whomever, since the machine was started.
+pub fn busy_time(cpus: &[usize]) -> io::Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let ticks: u64 = cpus.iter().map(|cpu| busy_ticks(&stat, *cpu)).sum();
+    Ok(Duration::from_secs_f64(
+        ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+    ))
+}
+
+/// user, nice, system, then idle and waiting for a disk, which are no work, then interrupts of both kinds and what the
+/// host took away. Guests, the last two, are part of user.
+fn busy_ticks(stat: &str, cpu: usize) -> u64 {
+    let name = format!("cpu{cpu} ");
+    let Some(fields) = stat.lines().find_map(|line| line.strip_prefix(&name)) else {
+        return 0;
+    };
+    let ticks = fields
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(0));
+    let busy = ticks
+        .take(8)
+        .enumerate()
+        .filter(|(at, _)| !matches!(at, 3 | 4));
+    busy.map(|(_, ticks)| ticks).sum::<u64>()
+}
+
 /// CPU time of the calling thread.
 pub fn thread_cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
@@ -102,6 +128,12 @@ mod tests {
         let stat = "77 (a) b (c)) S 1 77 77 0 -1 4194560 1 0 0 0 12 30 0 0 20 0 5 0 100 1 1";
         assert_eq!(stat_ticks(stat), Some(42));
         assert_eq!(stat_ticks("77 (cut"), None);
+    }
+
+    #[test]
+    fn idle_is_not_busy_and_cpu_1_is_not_cpu_10() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu1 1 2 4 100 100 8 16 32 64 64\ncpu10 5 0 0 0 0 0 0 0 0 0\n";
+        assert_eq!([1, 10, 2].map(|cpu| busy_ticks(stat, cpu)), [63, 5, 0]);
     }
 
     #[test]

@@ -163,6 +163,7 @@ pub(crate) mod tests {
             client_cpu_s: 0.5,
             client_busy: 0.5,
             jain_fairness: 0.99996,
+            disturbed: 0,
         }
     }
 

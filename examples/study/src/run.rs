@@ -114,7 +114,13 @@ pub struct Cell {
     pub client_busy: f64,
     /// Jain's fairness index over the clients; the median.
     pub jain_fairness: f64,
+    /// Rounds in which other processes took more than [`DISTURBED`] of these CPUs from server and client.
+    pub disturbed: usize,
 }
+
+/// The part of a CPU that others may take from a round before it counts as disturbed. Less than this the clocks of the
+/// kernel, which count ticks, do not tell.
+pub const DISTURBED: f64 = 0.1;
 
 /// What a round says as it ends.
 #[derive(Debug, Clone, Copy)]
@@ -199,21 +205,29 @@ struct Round {
     client_cpu_s: f64,
     client_busy: f64,
     jain: f64,
+    disturbed: bool,
 }
 
 fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
     let pid = server.pid();
     let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
     let mut clients = Clients::connect(&load)?;
-    let (mut opened, mut closed) = (Duration::ZERO, Duration::ZERO);
-    let mut size = process::Size::default();
+    let cpus = plan.split.all();
     // A server that has died shows nothing; the errors and `settle` say the rest.
-    let cpu = || process::cpu_time(pid).unwrap_or_default();
+    let meters = || {
+        let server = process::cpu_time(pid).unwrap_or_default();
+        (server, process::busy_time(&cpus).unwrap_or_default())
+    };
+    let (mut opened, mut closed) = Default::default();
+    let mut size = process::Size::default();
     let measured = clients.run_for(plan.warmup, plan.seconds, |moment| match moment {
-        Moment::Opens => opened = cpu(),
+        Moment::Opens => opened = meters(),
         Moment::Passes => size = size.max(process::size(pid).unwrap_or_default()),
-        Moment::Closes => closed = cpu(),
+        Moment::Closes => closed = meters(),
     })?;
+    let server_cpu = closed.0.saturating_sub(opened.0);
+    let ours = server_cpu + measured.client_cpu;
+    let others = closed.1.saturating_sub(opened.1).saturating_sub(ours);
     drop(clients);
     server.settle()?;
     let quantile = |q| measured.latencies.value_at_quantile(q) as f64 / 1e3;
@@ -224,10 +238,11 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
         p99_us: quantile(0.99),
         max_us: measured.latencies.max() as f64 / 1e3,
         size,
-        server_cpu_s: closed.saturating_sub(opened).as_secs_f64(),
+        server_cpu_s: server_cpu.as_secs_f64(),
         client_cpu_s: measured.client_cpu.as_secs_f64(),
         client_busy: measured.client_cpu.as_secs_f64() / measured.window.as_secs_f64(),
         jain: measured.jain,
+        disturbed: others > measured.window.mul_f64(DISTURBED),
         errors: measured.errors,
     })
 }
@@ -269,6 +284,7 @@ fn cell(
         client_cpu_s: spread(|round| round.client_cpu_s).median,
         client_busy: spread(|round| round.client_busy).median,
         jain_fairness: spread(|round| round.jain).median,
+        disturbed: rounds.iter().filter(|round| round.disturbed).count(),
     }
 }
 
@@ -297,6 +313,7 @@ mod tests {
             client_cpu_s: 0.25,
             client_busy: 0.25,
             jain: 1.0,
+            disturbed: refused > 0,
         };
         let rounds = [
             round(10.0, 5.0, 1, 3),
@@ -320,5 +337,6 @@ mod tests {
             (cell.errors.total(), cell.errors.first.as_deref()),
             (3, Some("of 10"))
         );
+        assert_eq!(cell.disturbed, 2);
     }
 }

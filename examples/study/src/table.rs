@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::plan::{Scheduler, Transport, Workload};
 use crate::published::Published;
-use crate::run::{Cell, Plan};
+use crate::run::{self, Cell, Plan};
 
 /// Which ratios a table shows, each the answer to a question: what does the pool gain, what does it cost, and is the
 /// library's thread-per-connection as good as one that is written by hand? The last compares the best rounds: that loop
@@ -40,6 +40,7 @@ pub fn render(plan: &Plan, cells: &[Cell], published: &[Published<'_>]) -> Strin
         text.push('\n');
     }
     text.push_str(&errors_line(cells));
+    text.push_str(&disturbed_line(plan, cells));
     text
 }
 
@@ -189,6 +190,18 @@ fn errors_line(cells: &[Cell]) -> String {
     }
 }
 
+/// Said only when it was so: a quiet machine is nothing to report.
+fn disturbed_line(plan: &Plan, cells: &[Cell]) -> String {
+    match cells.iter().map(|cell| cell.disturbed).sum::<usize>() {
+        0 => String::new(),
+        n => format!(
+            "disturbed: in {n} of {} rounds other processes used more than {:.0}% of a CPU that was measured on\n",
+            plan.rounds_in_all(),
+            run::DISTURBED * 100.0
+        ),
+    }
+}
+
 /// The first column to the left, the others to the right, each as wide as its widest field.
 fn align(grid: &[Vec<String>]) -> String {
     let columns = grid.iter().map(Vec::len).max().unwrap_or(0);
@@ -324,17 +337,19 @@ pool / per-connection      1.50x      2.50x
     }
 
     #[test]
-    fn errors_and_a_saturated_client_are_seen() {
+    fn errors_a_saturated_client_and_a_disturbed_machine_are_seen() {
         let plan = plan(&[Scheduler::Pool], &[16]);
         let mut bad = cell(Scheduler::Pool, 16, 100.0);
         bad.client_busy = 0.991;
         bad.errors.stuck = 3;
+        bad.disturbed = 2;
         bad.errors.first = Some("client 4 got no reply".into());
         let text = render(&plan, &[bad], &[]);
         assert!(
             text.contains("99%!") && text.contains("!: the load generator was busy"),
             "{text}"
         );
+        assert!(text.contains("disturbed: in 2 of 3 rounds"), "{text}");
         assert!(
             text.contains("  errors") && text.contains("errors: 3; the first, with 16 clients"),
             "{text}"
