@@ -1,12 +1,13 @@
 //! How many statements a second does each scheduler serve, as the number of clients grows?
 //!
-//! `cargo bench --bench scaling` takes about a minute. It drives servers in processes of their own, on CPUs of their
-//! own, by the load generator of `examples/study`, whose `study table` measures the same more thoroughly: interleaved
-//! rounds, more counts, latencies, and how busy the client was. This one has criterion's statistics and its memory
-//! of the last run.
+//! `cargo bench --bench scaling` takes about a minute. It drives servers in processes of their own,
+//! on CPUs of their own, by the load generator of `examples/study`, whose `study table` measures
+//! the same more thoroughly: interleaved rounds, more counts, latencies, and how busy the client
+//! was. This one has criterion's statistics and its memory of the last run.
 //!
-//! One iteration is one statement of each client, on average: the load runs until clients x iterations statements have
-//! been answered. So the rate in elements is statements a second, and 4096 clients are busy even in one iteration.
+//! One iteration is one statement of each client, on average: the load runs until clients x
+//! iterations statements have been answered. So the rate in elements is statements a second, and
+//! 4096 clients are busy even in one iteration.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
@@ -33,6 +34,7 @@ mod linux {
     const CLIENTS: [usize; 5] = [16, 64, 256, 1024, 4096];
     const SCHEDULERS: [Scheduler; 2] = [Scheduler::Pool, Scheduler::PerConnection];
     const WORKLOADS: [Workload; 2] = [Workload::PointSelect, Workload::UpdateNokey];
+    /// A tenth of the table's default: a debug build, as in `--test`, has to fill it four times.
     const ROWS: u64 = 100_000;
 
     /// More than any sample takes; a server that hangs ends the benchmark.
@@ -69,7 +71,8 @@ mod linux {
                 .sample_size(10)
                 .warm_up_time(Duration::from_millis(500))
                 .measurement_time(Duration::from_secs(2));
-            // Started when first needed, so that a filter starts no more than it names. One that has no clients sleeps.
+            // Started when first needed, so that a filter starts no more than it names. One that
+            // has no clients sleeps.
             let mut servers = SCHEDULERS.map(|_| None);
             for clients in CLIENTS {
                 group.throughput(Throughput::Elements(clients as u64));

@@ -1,5 +1,5 @@
-//! The parent's side of a server process: starts it, waits until it listens, tells when it has come to rest, and sees
-//! to it that it ends.
+//! The parent's side of a server process: starts it, waits until it listens, tells when it has come
+//! to rest, and sees to it that it ends.
 
 use std::fs;
 use std::io::{self, Read};
@@ -28,7 +28,8 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(20);
 /// A server is at rest when it has used no CPU for this long; two ticks of the clock that tells.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Descriptors that a server may open after it has said that it listens, such as the poller of a thread that starts late.
+/// Descriptors that a server may open after it has said that it listens, such as the poller of a
+/// thread that starts late.
 const LATE_DESCRIPTORS: usize = 8;
 
 /// A server to be started: [`Spec`] but for the place where it listens.
@@ -48,7 +49,8 @@ pub struct Order {
     pub cpus: Vec<usize>,
 }
 
-/// A running server process. It ends when this is dropped, and when this process ends, however it does.
+/// A running server process. It ends when this is dropped, and when this process ends, however it
+/// does.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
@@ -82,7 +84,8 @@ impl Server {
             .args(spec.to_args())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Out of reach of the terminal's Ctrl-C: the server sees its parent leave, and tidies up.
+            // Out of reach of the terminal's Ctrl-C: the server sees its parent leave, and tidies
+            // up.
             .process_group(0)
             .spawn()
             .map_err(|error| Error::run(format!("cannot start the server process: {error}")))?;
@@ -113,8 +116,9 @@ impl Server {
         &self.endpoint
     }
 
-    /// Waits until the server has let go of all its clients and does nothing more, so that it takes no time from the
-    /// server that is measured next. From then on it costs nothing: all four sleep until a client comes.
+    /// Waits until the server has let go of all its clients and does nothing more, so that it takes
+    /// no time from the server that is measured next. From then on it costs nothing: all four sleep
+    /// until a client comes.
     pub fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + SETTLE_WITHIN;
         let mut cpu_before = None;
@@ -126,7 +130,8 @@ impl Server {
             }
             if Instant::now() > deadline {
                 return Err(Error::run(format!(
-                    "the {} server holds {open} descriptors {SETTLE_WITHIN:?} after its clients have left (it began with \
+                    "the {} server holds {open} descriptors {SETTLE_WITHIN:?} after its \
+                     clients have left (it began with \
                      {}), or finds no rest",
                     self.scheduler, self.descriptors_idle
                 )));

@@ -49,15 +49,17 @@ impl Split {
     }
 }
 
-/// Divides `cpus`: a quarter for the client, at least one, the rest for the server, as in the published
-/// runs. `core_of` gives the core that a CPU is a thread of; a core is not divided unless there is only one, since
-/// two hyperthreads of one core slow each other down. One CPU alone serves both.
+/// Divides `cpus`: a quarter for the client, at least one, the rest for the server, as in the
+/// published runs. `core_of` gives the core that a CPU is a thread of; a core is not divided unless
+/// there is only one, since two hyperthreads of one core slow each other down. One CPU alone serves
+/// both.
 pub fn split(cpus: &[usize], core_of: impl Fn(usize) -> usize) -> Split {
     let quarter = (cpus.len() / 4).max(1);
     let mut cores: Vec<usize> = cpus.iter().map(|cpu| core_of(*cpu)).collect();
     cores.sort_unstable();
     cores.dedup();
-    // From the top: CPU 0 is where most machines handle their interrupts, a cost that a server has anyway.
+    // From the top: CPU 0 is where most machines handle their interrupts, a cost that a server has
+    // anyway.
     let mut client = Vec::new();
     while client.len() < quarter && cores.len() > 1 {
         let core = cores.pop();
@@ -88,8 +90,8 @@ pub fn split(cpus: &[usize], core_of: impl Fn(usize) -> usize) -> Split {
     Split { server, client }
 }
 
-/// The number of the core that `cpu` is a thread of: its first hyperthread. `cpu` itself where the kernel
-/// does not say.
+/// The number of the core that `cpu` is a thread of: its first hyperthread. `cpu` itself where the
+/// kernel does not say.
 pub fn core_of(cpu: usize) -> usize {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     fs::read_to_string(path)

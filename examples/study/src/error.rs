@@ -5,8 +5,8 @@ use std::fmt;
 /// Ends the tool. The message is the one line that is printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// What was asked for cannot be done: bad arguments, a busy port, a CPU that is not there, a file that
-    /// cannot be written. Ask differently.
+    /// What was asked for cannot be done: bad arguments, a busy port, a CPU that is not there, a
+    /// file that cannot be written. Ask differently.
     Usage(String),
     /// It could be asked and failed on the way: a server that died, clients that got no greeting.
     Run(String),

@@ -1,19 +1,20 @@
 //! The load generator: any number of closed-loop clients on one thread.
 //!
-//! A closed-loop client sends a statement, waits for the reply, and sends the next. Each of them costs two system
-//! calls a statement, one `recv` and one `send`; `epoll_wait` is shared by the clients that are ready at once. A
-//! client is registered once, edge-triggered, and never touched again: a reply makes an edge, and one `recv` that
-//! comes back shorter than its buffer has emptied the socket. The one edge that can be missed this way, the end of
-//! the stream arriving together with the last bytes, is flagged in the event, and then the socket is read to its
-//! end. Nothing is allocated while a load runs.
+//! A closed-loop client sends a statement, waits for the reply, and sends the next. Each of them
+//! costs two system calls a statement, one `recv` and one `send`; `epoll_wait` is shared by the
+//! clients that are ready at once. A client is registered once, edge-triggered, and never touched
+//! again: a reply makes an edge, and one `recv` that comes back shorter than its buffer has emptied
+//! the socket. The one edge that can be missed this way, the end of the stream arriving together
+//! with the last bytes, is flagged in the event, and then the socket is read to its end. Nothing is
+//! allocated while a load runs.
 //!
 //! What is counted, exactly:
 //! * throughput: correct replies read while the window was open, over the time that it was open;
-//! * latency: of every statement *sent* while the window was open, however late its reply, so that the slowest are
-//!   not cut off by the end. It ends when the client gets round to the reply: a busy client reports too much,
-//!   never too little, and its CPU share shows it;
-//! * errors: `ERR` replies, replies that are malformed or have the wrong number of rows, connections that end,
-//!   and clients whose reply is still missing when the time to drain is over.
+//! * latency: of every statement *sent* while the window was open, however late its reply, so that
+//!   the slowest are not cut off by the end. It ends when the client gets round to the reply: a
+//!   busy client reports too much, never too little, and its CPU share shows it;
+//! * errors: `ERR` replies, replies that are malformed or have the wrong number of rows,
+//!   connections that end, and clients whose reply is still missing when the time to drain is over.
 
 use std::fmt;
 use std::io;
@@ -154,12 +155,18 @@ pub struct Measured {
 impl Measured {
     /// Correct replies a second.
     pub fn qps(&self) -> f64 {
+        self.per_second(self.completed as f64)
+    }
+
+    /// The part of the window that the load generator was busy.
+    pub fn client_busy(&self) -> f64 {
+        self.per_second(self.client_cpu.as_secs_f64())
+    }
+
+    /// 0 for a window that closed as it opened, because no client was left.
+    fn per_second(&self, amount: f64) -> f64 {
         let seconds = self.window.as_secs_f64();
-        if seconds > 0.0 {
-            self.completed as f64 / seconds
-        } else {
-            0.0
-        }
+        if seconds > 0.0 { amount / seconds } else { 0.0 }
     }
 }
 
@@ -289,9 +296,9 @@ impl Clients {
         })
     }
 
-    /// Puts the load on for `warmup`, then measures it for `measure`, then waits for the last replies. The caller looks
-    /// at its meters from in here rather than from another thread: alone in its process, a thread makes cheaper system
-    /// calls on its descriptors.
+    /// Puts the load on for `warmup`, then measures it for `measure`, then waits for the last
+    /// replies. The caller looks at its meters from in here rather than from another thread: alone
+    /// in its process, a thread makes cheaper system calls on its descriptors.
     pub fn run_for(
         &mut self,
         warmup: Duration,
@@ -320,20 +327,21 @@ impl Clients {
     }
 
     fn carry_until(&mut self, end: u64, look: &mut impl FnMut(Moment)) -> Result<()> {
-        let mut looked_at = 0;
+        let mut look_at = 0;
         let done = |clients: &Clients, now| {
-            if now - looked_at >= nanos(LOOK_EVERY) {
+            if now >= look_at {
                 look(Moment::Passes);
-                looked_at = now;
+                look_at = now + nanos(LOOK_EVERY);
             }
             now >= end || clients.tally.waiting == 0
         };
         self.turn_until(done, end)
     }
 
-    /// Puts the load on until `count` statements have been answered and returns how long `count` took: the end is
-    /// noticed between batches, so some more may have been answered, and their share of the time is taken off. An
-    /// error of any client fails it: a time for less than what was asked is no time.
+    /// Puts the load on until `count` statements have been answered and returns how long `count`
+    /// took: the end is noticed between batches, so some more may have been answered, and their
+    /// share of the time is taken off. An error of any client fails it: a time for less than what
+    /// was asked is no time.
     pub fn run_count(&mut self, count: u64, within: Duration) -> Result<Duration> {
         self.begin();
         self.open_window();
@@ -422,7 +430,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Handles events until `done`, which is asked between batches. Sleeps no longer than until `wake_at`.
+    /// Handles events until `done`, which is asked between batches. Sleeps no longer than until
+    /// `wake_at`.
     fn turn_until(
         &mut self,
         mut done: impl FnMut(&Clients, u64) -> bool,
@@ -495,8 +504,9 @@ impl Clients {
 }
 
 impl Client {
-    /// Sends the next statement. Nothing of this client is under way, so its send buffer is empty and takes a
-    /// statement whole; a kernel that does not is treated as a lost connection rather than half a statement.
+    /// Sends the next statement. Nothing of this client is under way, so its send buffer is empty
+    /// and takes a statement whole; a kernel that does not is treated as a lost connection rather
+    /// than half a statement.
     fn send_next(&mut self, requests: &mut Requests, now: u64, tally: &mut Tally) {
         let line = requests.next_line();
         let sent = loop {
@@ -558,7 +568,8 @@ impl Client {
         }
     }
 
-    /// The stream makes no sense any more: whatever comes next could be taken for a reply to something else.
+    /// The stream makes no sense any more: whatever comes next could be taken for a reply to
+    /// something else.
     fn garble(&mut self, tally: &mut Tally, what: &str, piece: &[u8]) {
         self.leave(tally);
         tally.errors.malformed += 1;
@@ -574,7 +585,8 @@ impl Client {
         tally.errors.first.get_or_insert_with(what);
     }
 
-    /// Out of the game. The socket stays open until the end: closing it would be a new event for the server.
+    /// Out of the game. The socket stays open until the end: closing it would be a new event for
+    /// the server.
     fn leave(&mut self, tally: &mut Tally) {
         if self.state == State::Waiting {
             tally.waiting -= 1;
@@ -629,7 +641,8 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// Connects one client. A full backlog is waited out until `deadline`: with thousands of clients it is no failure.
+/// Connects one client. A full backlog is waited out until `deadline`: with thousands of clients it
+/// is no failure.
 fn open(endpoint: &Endpoint, deadline: Instant) -> io::Result<OwnedFd> {
     match endpoint {
         Endpoint::Unix(path) => open_unix(path, deadline),
@@ -637,7 +650,8 @@ fn open(endpoint: &Endpoint, deadline: Instant) -> io::Result<OwnedFd> {
     }
 }
 
-/// Non-blocking from the start: a blocking connect to a full Unix backlog cannot be given a deadline.
+/// Non-blocking from the start: a blocking connect to a full Unix backlog cannot be given a
+/// deadline.
 fn open_unix(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -665,7 +679,8 @@ fn open_tcp(address: SocketAddr, deadline: Instant) -> io::Result<OwnedFd> {
                 stream.set_nodelay(true)?;
                 return Ok(stream.into());
             }
-            // All local ports are still in TIME_WAIT from earlier cells; the kernel frees one after a second.
+            // All local ports are still in TIME_WAIT from earlier cells; the kernel frees one after
+            // a second.
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 thread::sleep(BACKLOG_PAUSE)
             }

@@ -1,4 +1,5 @@
-//! The machine: the facts without which a number means nothing, and the warnings about those that spoil it.
+//! The machine: the facts without which a number means nothing, and the warnings about those that
+//! spoil it.
 
 use std::fs;
 use std::path::Path;
@@ -60,15 +61,19 @@ impl Machine {
         match self.governor.as_str() {
             "performance" => {}
             "unknown" => warnings.push(
-                "the CPU frequency governor is unknown (a virtual machine?): speeds may drift between rounds".into(),
+                "the CPU frequency governor is unknown (a virtual machine?): speeds may drift \
+                 between rounds"
+                    .into(),
             ),
             other => warnings.push(format!(
-                "the CPU frequency governor is '{other}', not 'performance': speeds may drift between rounds"
+                "the CPU frequency governor is '{other}', not 'performance': speeds may \
+                 drift between rounds"
             )),
         }
         if self.quota != "none" {
             warnings.push(format!(
-                "a CPU quota of {} is set: a process that has used it up stands still, whatever its scheduler",
+                "a CPU quota of {} is set: a process that has used it up stands still, \
+                 whatever its scheduler",
                 self.quota
             ));
         }
@@ -77,7 +82,8 @@ impl Machine {
                 "server and client share CPU {server}: what one uses the other lacks"
             )),
             Some((server, client)) => warnings.push(format!(
-                "CPU {server} (server) and CPU {client} (client) are one core: they slow each other down"
+                "CPU {server} (server) and CPU {client} (client) are one core: they slow \
+                 each other down"
             )),
             None => {}
         }
@@ -88,7 +94,7 @@ impl Machine {
     pub fn lines(&self) -> Vec<String> {
         vec![
             format!(
-                "machine  {}, {} CPUs, Linux {}",
+                "machine  {}, CPUs: {}, Linux {}",
                 self.cpu_model, self.cores, self.kernel
             ),
             format!(
@@ -188,7 +194,8 @@ fn parse_quota(text: &str) -> Option<f64> {
     (quota > 0.0 && period > 0.0).then(|| quota / period)
 }
 
-/// Asked of the tree this was built from, so it is right for `cargo run` and may be stale for a copied binary.
+/// Asked of the tree this was built from, so it is right for `cargo run` and may be stale for a
+/// copied binary.
 fn commit() -> Option<String> {
     let output = Command::new("git")
         .args([
@@ -220,8 +227,9 @@ fn command_line() -> String {
         .join(" ")
 }
 
-/// Seconds since 1970 as `2026-01-31T23:59:59Z`: the civil calendar in whole eras of 400 years, which all have
-/// the same number of days. The year is taken to begin in March, so that the leap day is its last.
+/// Seconds since 1970 as `2026-01-31T23:59:59Z`: the civil calendar in whole eras of 400 years,
+/// which all have the same number of days. The year is taken to begin in March, so that the leap
+/// day is its last.
 fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);

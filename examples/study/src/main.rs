@@ -75,7 +75,8 @@ mod linux {
         })
     }
 
-    /// A bar on a terminal, a line for each round elsewhere; both on standard error, where they are in nobody's way.
+    /// A bar on a terminal, a line for each round elsewhere; both on standard error, where they are
+    /// in nobody's way.
     fn watcher(plan: &Plan) -> impl FnMut(Progress) {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(plan.rounds_in_all() as u64);

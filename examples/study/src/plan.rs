@@ -1,7 +1,8 @@
-//! The words of a plan: what is sent, to which scheduler, over which socket, by how many clients, on which CPUs.
+//! The words of a plan: what is sent, to which scheduler, over which socket, by how many clients,
+//! on which CPUs.
 //!
-//! A new workload or scheduler is one more variant here and one more entry in its `ALL`; the compiler then
-//! names the places that have to know about it.
+//! A new workload or scheduler is one more variant here and one more entry in its `ALL`; the
+//! compiler then names the places that have to know about it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,8 +33,8 @@ impl Workload {
         }
     }
 
-    /// The `ROW` lines of a correct reply. A select that finds nothing is cheaper than one that does, so a
-    /// reply with another count is an error and not a fast success.
+    /// The `ROW` lines of a correct reply. A select that finds nothing is cheaper than one that
+    /// does, so a reply with another count is an error and not a fast success.
     pub fn rows_per_reply(self) -> u32 {
         match self {
             Workload::PointSelect => 1,
@@ -49,7 +50,8 @@ pub enum Scheduler {
     Pool,
     /// The library's thread-per-connection.
     PerConnection,
-    /// A hand-written thread-per-connection loop on `std`: what the library's own must not fall behind.
+    /// A hand-written thread-per-connection loop on `std`: what the library's own must not fall
+    /// behind.
     StdLoop,
     /// One epoll thread and no scheduler: the floor of what any scheduler costs.
     EventLoop,
@@ -152,9 +154,9 @@ pub fn parse_names<T: FromStr<Err = Error> + PartialEq + Copy>(
 /// More clients than this are a typing mistake: no process may hold that many descriptors.
 const CLIENTS_MAX: usize = 1_000_000;
 
-/// Client counts: `16,64,256`, the doubling range `16..4096`, or the same range spelled as in prose,
-/// `16,32,...,4096`. Counts ascend, so that nothing a larger count leaves behind in a server (memory, cached
-/// threads) can colour a smaller one.
+/// Client counts: `16,64,256`, the doubling range `16..4096`, or the same range spelled as in
+/// prose, `16,32,...,4096`. Counts ascend, so that nothing a larger count leaves behind in a server
+/// (memory, cached threads) can colour a smaller one.
 pub fn parse_clients(text: &str) -> Result<Vec<usize>> {
     let count = |item: &str| match item.trim().parse() {
         Ok(n) if (1..=CLIENTS_MAX).contains(&n) => Ok(n),

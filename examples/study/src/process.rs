@@ -1,4 +1,5 @@
-//! What the kernel knows about a process: threads, memory, CPU time, descriptors; and the limit on those.
+//! What the kernel knows about a process: threads, memory, CPU time, descriptors; and the limit on
+//! those.
 
 use std::fs;
 use std::io;
@@ -44,7 +45,8 @@ fn status_field(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// CPU time of all threads of `pid`, past ones included, in steps of a clock tick (10 ms nearly everywhere).
+/// CPU time of all threads of `pid`, past ones included, in steps of a clock tick (10 ms nearly
+/// everywhere).
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let ticks = stat_ticks(&stat).ok_or(io::ErrorKind::InvalidData)?;
@@ -53,7 +55,8 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     ))
 }
 
-/// utime + stime, the 14th and 15th field; the second is a name in parentheses that may hold anything.
+/// utime + stime, the 14th and 15th field; the second is a name in parentheses that may hold
+/// anything.
 fn stat_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -70,8 +73,8 @@ pub fn busy_time(cpus: &[usize]) -> io::Result<Duration> {
     ))
 }
 
-/// user, nice, system, then idle and waiting for a disk, which are no work, then interrupts of both kinds and what the
-/// host took away. Guests, the last two, are part of user.
+/// user, nice, system, then idle and waiting for a disk, which are no work, then interrupts of both
+/// kinds and what the host took away. Guests, the last two, are part of user.
 fn busy_ticks(stat: &str, cpu: usize) -> u64 {
     let name = format!("cpu{cpu} ");
     let Some(fields) = stat.lines().find_map(|line| line.strip_prefix(&name)) else {
@@ -98,8 +101,8 @@ pub fn descriptors(pid: u32) -> io::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
-/// Raises this process's limit on open descriptors as far as it may go, and fails when that is not enough for
-/// `needed`. Processes started later inherit the limit.
+/// Raises this process's limit on open descriptors as far as it may go, and fails when that is not
+/// enough for `needed`. Processes started later inherit the limit.
 pub fn raise_file_limit(needed: usize) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -112,7 +115,8 @@ pub fn raise_file_limit(needed: usize) -> Result<()> {
     // What counts is what is in force now, not what the call said.
     match getrlimit(Resource::Nofile).current {
         Some(files) if files < needed as u64 => Err(Error::usage(format!(
-            "{needed} open files are needed, and the limit cannot be raised above {files}: ask for fewer clients \
+            "{needed} open files are needed, and the limit cannot be raised above {files}: \
+             ask for fewer clients \
              or raise the hard limit (ulimit -Hn)"
         ))),
         _ => Ok(()),
@@ -132,7 +136,8 @@ mod tests {
 
     #[test]
     fn idle_is_not_busy_and_cpu_1_is_not_cpu_10() {
-        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu1 1 2 4 100 100 8 16 32 64 64\ncpu10 5 0 0 0 0 0 0 0 0 0\n";
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\n\
+                    cpu1 1 2 4 100 100 8 16 32 64 64\ncpu10 5 0 0 0 0 0 0 0 0 0\n";
         assert_eq!([1, 10, 2].map(|cpu| busy_ticks(stat, cpu)), [63, 5, 0]);
     }
 

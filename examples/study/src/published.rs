@@ -1,4 +1,5 @@
-//! The published table: MariaDB 5.5 on three machines, carried in `data/` with its source and licence.
+//! The published table: MariaDB 5.5 on three machines, carried in `data/` with its source and
+//! licence.
 
 use crate::error::{Error, Result};
 

@@ -1,8 +1,8 @@
 //! Reads replies as they come off the socket, in whatever pieces.
 //!
-//! A reply is any number of `ROW` lines and then one `OK` or `ERR` line. The first four bytes of a line say
-//! which it is, so they are all that has to survive from one piece to the next: a reader is ten bytes, and
-//! thousands of them fit in a cache.
+//! A reply is any number of `ROW` lines and then one `OK` or `ERR` line. The first four bytes of a
+//! line say which it is, so they are all that has to survive from one piece to the next: a reader
+//! is ten bytes, and thousands of them fit in a cache.
 
 use memchr::memchr;
 
@@ -28,8 +28,8 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes the next piece. `Some` is a complete reply and how many bytes of the piece belong to it; the
-    /// reader is then ready for the next reply. `None` means that the piece is used up.
+    /// Takes the next piece. `Some` is a complete reply and how many bytes of the piece belong to
+    /// it; the reader is then ready for the next reply. `None` means that the piece is used up.
     pub fn feed(&mut self, piece: &[u8]) -> Result<Option<(Reply, usize)>, Malformed> {
         let mut rest = piece;
         while let Some(end) = memchr(b'\n', rest) {
@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn any_chunking_reads_the_same_replies() {
-        let bytes = b"OK\nROW\tabc\tdef\nROW\t\nOK\t2\nERR\t1064\tno such statement\nROW\tOK\nOK\t1\nOK\t\n";
+        let bytes = b"OK\nROW\tabc\tdef\nROW\t\nOK\t2\n\
+                      ERR\t1064\tno such statement\nROW\tOK\nOK\t1\nOK\t\n";
         let expected = [(0, true), (2, true), (0, false), (1, true), (0, true)]
             .map(|(rows, ok)| Reply { rows, ok });
         for one in 0..=bytes.len() {

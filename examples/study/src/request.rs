@@ -2,8 +2,8 @@
 
 use crate::plan::Workload;
 
-/// How many different values the updates write, in turn. Enough that an update changes something, few enough
-/// to stay in the first cache.
+/// How many different values the updates write, in turn. Enough that an update changes something,
+/// few enough to stay in the first cache.
 const VALUES: usize = 16;
 
 /// Characters of a new `c`.
@@ -22,8 +22,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Statements of `workload` against a table with ids from 1 to `rows`. The same seed gives the same
-    /// statements.
+    /// Statements of `workload` against a table with ids from 1 to `rows`. The same seed gives the
+    /// same statements.
     pub fn new(workload: Workload, rows: u64, seed: u64) -> Requests {
         let mut random = Random::new(seed);
         let heads = match workload {
@@ -100,7 +100,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `n` - 1; the bias of the multiplication is below one in 2^40 for any table that fits a memory.
+    /// From 0 to `n` - 1; the bias of the multiplication is below one in 2^40 for any table that
+    /// fits a memory.
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }

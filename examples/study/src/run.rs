@@ -1,10 +1,12 @@
-//! Runs a plan: every workload and transport, every number of clients, every round, every scheduler.
+//! Runs a plan: every workload and transport, every number of clients, every round, every
+//! scheduler.
 //!
-//! One server process for each scheduler lives through all the cells of a workload and transport. When it is not its
-//! turn it sleeps: its clients are gone and its last work is done before the next server is measured (that is waited
-//! for and checked), and none of the four has a timer running without clients. Rounds interleave the schedulers, and
-//! each round begins with another of them, so that a machine that warms up or a neighbour that wakes up hits all alike.
-//! Numbers of clients ascend, so that what a large number leaves in a server colours no smaller one.
+//! One server process for each scheduler lives through all the cells of a workload and transport.
+//! When it is not its turn it sleeps: its clients are gone and its last work is done before the
+//! next server is measured (that is waited for and checked), and none of the four has a timer
+//! running without clients. Rounds interleave the schedulers, and each round begins with another of
+//! them, so that a machine that warms up or a neighbour that wakes up hits all alike. Numbers of
+//! clients ascend, so that what a large number leaves in a server colours no smaller one.
 
 use std::time::Duration;
 
@@ -110,16 +112,18 @@ pub struct Cell {
     pub server_cpu_s: f64,
     /// CPU time of the load generator in a round's window; the median.
     pub client_cpu_s: f64,
-    /// The part of the window that the load generator was busy; the median. At 1 it is the client that was measured.
+    /// The part of the window that the load generator was busy; the median. At 1 it is the client
+    /// that was measured.
     pub client_busy: f64,
     /// Jain's fairness index over the clients; the median.
     pub jain_fairness: f64,
-    /// Rounds in which other processes took more than [`DISTURBED`] of these CPUs from server and client.
+    /// Rounds in which other processes took more than [`DISTURBED`] of these CPUs from server and
+    /// client.
     pub disturbed: usize,
 }
 
-/// The part of a CPU that others may take from a round before it counts as disturbed. Less than this the clocks of the
-/// kernel, which count ticks, do not tell.
+/// The part of a CPU that others may take from a round before it counts as disturbed. Less than
+/// this the clocks of the kernel, which count ticks, do not tell.
 pub const DISTURBED: f64 = 0.1;
 
 /// What a round says as it ends.
@@ -141,7 +145,8 @@ pub struct Progress {
     pub qps: f64,
 }
 
-/// Runs all of it, on the calling thread, which should be bound to the client's CPUs. `progress` hears of every round.
+/// Runs all of it, on the calling thread, which should be bound to the client's CPUs. `progress`
+/// hears of every round.
 pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
     let mut done = 0;
@@ -240,7 +245,7 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
         size,
         server_cpu_s: server_cpu.as_secs_f64(),
         client_cpu_s: measured.client_cpu.as_secs_f64(),
-        client_busy: measured.client_cpu.as_secs_f64() / measured.window.as_secs_f64(),
+        client_busy: measured.client_busy(),
         jain: measured.jain,
         disturbed: others > measured.window.mul_f64(DISTURBED),
         errors: measured.errors,

@@ -29,8 +29,8 @@ impl Spread {
     }
 }
 
-/// Jain's fairness index over what each client got: 1 when all got the same, 1/n when one got everything. 0 when
-/// nobody got anything: such a round is not fair, it is broken.
+/// Jain's fairness index over what each client got: 1 when all got the same, 1/n when one got
+/// everything. 0 when nobody got anything: such a round is not fair, it is broken.
 pub fn jain(shares: impl IntoIterator<Item = u64>) -> f64 {
     let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for share in shares {

@@ -1,4 +1,5 @@
-//! Results for people: a row for each scheduler, a column for each number of clients, and the published table below.
+//! Results for people: a row for each scheduler, a column for each number of clients, and the
+//! published table below.
 
 use std::fmt::Write;
 
@@ -6,9 +7,10 @@ use crate::plan::{Scheduler, Transport, Workload};
 use crate::published::Published;
 use crate::run::{self, Cell, Plan};
 
-/// Which ratios a table shows, each the answer to a question: what does the pool gain, what does it cost, and is the
-/// library's thread-per-connection as good as one that is written by hand? The last compares the best rounds: that loop
-/// falls into one of two rhythms on one core, and a median would compare luck.
+/// Which ratios a table shows, each the answer to a question: what does the pool gain, what does it
+/// cost, and is the library's thread-per-connection as good as one that is written by hand? The
+/// last compares the best rounds: that loop falls into one of two rhythms on one core, and a median
+/// would compare luck.
 const RATIOS: [(Scheduler, Scheduler, Of); 3] = [
     (Scheduler::Pool, Scheduler::PerConnection, Of::Medians),
     (Scheduler::Pool, Scheduler::EventLoop, Of::Medians),
@@ -195,7 +197,8 @@ fn disturbed_line(plan: &Plan, cells: &[Cell]) -> String {
     match cells.iter().map(|cell| cell.disturbed).sum::<usize>() {
         0 => String::new(),
         n => format!(
-            "disturbed: in {n} of {} rounds other processes used more than {:.0}% of a CPU that was measured on\n",
+            "disturbed: in {n} of {} rounds other processes used more than {:.0}% of a CPU \
+             that was measured on\n",
             plan.rounds_in_all(),
             run::DISTURBED * 100.0
         ),

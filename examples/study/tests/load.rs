@@ -1,5 +1,5 @@
-//! The load generator against servers that misbehave in one way each: whatever a server does, the load
-//! ends, and what it did is counted under its name.
+//! The load generator against servers that misbehave in one way each: whatever a server does, the
+//! load ends, and what it did is counted under its name.
 
 #![cfg(target_os = "linux")]
 
@@ -80,7 +80,8 @@ impl Drop for Place {
     }
 }
 
-/// Greets, then answers each statement by calling `answer` with its number, from 1; `false` hangs up.
+/// Greets, then answers each statement by calling `answer` with its number, from 1; `false` hangs
+/// up.
 fn scripted(answer: impl Fn(&mut UnixStream, u32) -> bool) -> impl Fn(UnixStream) {
     move |mut stream| {
         if stream.write_all(b"READY\t1\ttest\n").is_err() {

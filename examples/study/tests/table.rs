@@ -1,5 +1,5 @@
-//! The tool as its users meet it: a tiny table of each scheduler, what it says when it cannot, and that no server
-//! outlives it.
+//! The tool as its users meet it: a tiny table of each scheduler, what it says when it cannot, and
+//! that no server outlives it.
 
 #![cfg(target_os = "linux")]
 
@@ -201,18 +201,21 @@ fn a_file_limit_that_is_too_low_is_said_before_anything_runs() {
     );
 }
 
-/// Standard error of the tool is a pipe that its servers inherit, so that pipe ends when the last of them has ended. A
-/// server that outlived the tool would hang this test.
+/// Standard error of the tool is a pipe that its servers inherit, so that pipe ends when the last
+/// of them has ended. A server that outlived the tool would hang this test.
 #[test]
 fn no_server_outlives_the_tool_however_it_dies() {
     for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
         let folder = Folder::new(&format!("orphans-{}", signal.as_raw()));
-        let mut tool = study("table --scheduler all --workload ping --clients 4 --seconds 0.1 --rounds 1000 --rows 100")
-            .env("TMPDIR", &folder.0)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut tool = study(
+            "table --scheduler all --workload ping --clients 4 \
+                              --seconds 0.1 --rounds 1000 --rows 100",
+        )
+        .env("TMPDIR", &folder.0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
         let mut stderr = BufReader::new(tool.stderr.take().unwrap());
         let mut line = String::new();
         while !line.starts_with("1/") {

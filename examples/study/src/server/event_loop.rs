@@ -1,16 +1,18 @@
-//! One thread, one epoll instance, no scheduler: what the statements and the system calls cost by themselves. Whatever
-//! a scheduler adds shows against this. It uses nothing of the library.
+//! One thread, one epoll instance, no scheduler: what the statements and the system calls cost by
+//! themselves. Whatever a scheduler adds shows against this. It uses nothing of the library.
 //!
-//! A connection is registered once, edge-triggered. Its event is answered by reading into a buffer that all share,
-//! running the statements straight out of it and sending the replies from another that all share: two system calls a
-//! statement and `epoll_wait` for a batch. A connection owns memory only while half a statement or half a reply is under
-//! way. Then, and only then, its registration changes: who does not take its replies is asked for write readiness and
-//! read no further, and re-registering for reading makes the kernel look again, so nothing has to be remembered.
+//! A connection is registered once, edge-triggered. Its event is answered by reading into a buffer
+//! that all share, running the statements straight out of it and sending the replies from another
+//! that all share: two system calls a statement and `epoll_wait` for a batch. A connection owns
+//! memory only while half a statement or half a reply is under way. Then, and only then, its
+//! registration changes: who does not take its replies is asked for write readiness and read no
+//! further, and re-registering for reading makes the kernel look again, so nothing has to be
+//! remembered.
 //!
-//! A read that comes back short has emptied the socket; the end of the stream may hide behind it, and is flagged in the
-//! event. (Descriptors passed along and urgent data can cut a read short too. These clients send neither; the library
-//! has to care, this loop does not.) Statements run here, so one that blocks stops everybody: right for a floor, and why
-//! there are schedulers.
+//! A read that comes back short has emptied the socket; the end of the stream may hide behind it,
+//! and is flagged in the event. (Descriptors passed along and urgent data can cut a read short too.
+//! These clients send neither; the library has to care, this loop does not.) Statements run here,
+//! so one that blocks stops everybody: right for a floor, and why there are schedulers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -109,8 +111,9 @@ impl From<io::Error> for Closed {
 }
 
 impl EventLoop {
-    /// Serves until something happens to `end`: input that nobody sends, or its end. On the thread that calls, which is
-    /// the only one of the process: then the kernel need not count who holds a descriptor during a call.
+    /// Serves until something happens to `end`: input that nobody sends, or its end. On the thread
+    /// that calls, which is the only one of the process: then the kernel need not count who holds a
+    /// descriptor during a call.
     pub(super) fn run_until(&mut self, end: impl AsFd) -> io::Result<()> {
         epoll::add(&self.epoll, end, EventData::new_u64(END), EventFlags::IN)?;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(BATCH);
@@ -176,8 +179,8 @@ impl EventLoop {
             out,
             ..
         } = self;
-        // A slot is given away only by `accept`, and an event that is still in the batch for its former owner then
-        // merely makes the new one look at its socket.
+        // A slot is given away only by `accept`, and an event that is still in the batch for its
+        // former owner then merely makes the new one look at its socket.
         let Some(connection) = connections.get_mut(slot).and_then(Option::as_mut) else {
             return;
         };
@@ -239,7 +242,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what is in `out` and leaves it empty; what the socket does not take is kept for when it does.
+    /// Sends what is in `out` and leaves it empty; what the socket does not take is kept for when
+    /// it does.
     fn send_all(&mut self, out: &mut Vec<u8>, epoll: &OwnedFd, slot: usize) -> Result<(), Closed> {
         let sent = send_some(&self.socket, out)?;
         if sent < out.len() {

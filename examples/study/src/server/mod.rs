@@ -1,12 +1,13 @@
 //! The server process: what runs in the child that [`crate::child`] starts.
 //!
-//! It binds itself to its CPUs before it starts a thread, builds the engine, listens, says so in one line on standard
-//! output (`LISTENING\t<endpoint>` or `FAILED\t<why>`) and serves until its standard input ends. That input is a pipe
-//! whose other end only the parent holds, so it ends when the parent does, however it dies: no server outlives the
-//! tool.
+//! It binds itself to its CPUs before it starts a thread, builds the engine, listens, says so in
+//! one line on standard output (`LISTENING\t<endpoint>` or `FAILED\t<why>`) and serves until its
+//! standard input ends. That input is a pipe whose other end only the parent holds, so it ends when
+//! the parent does, however it dies: no server outlives the tool.
 //!
-//! All four servers run the same engine, the same parser and the same replies, all of them sqlish's. They differ in who
-//! reads a socket and which thread then runs the statement, and that is what is measured.
+//! All four servers run the same engine, the same parser and the same replies, all of them
+//! sqlish's. They differ in who reads a socket and which thread then runs the statement, and that
+//! is what is measured.
 
 mod event_loop;
 mod library;
@@ -133,8 +134,8 @@ fn value(parser: &mut lexopt::Parser) -> Result<String> {
         .map_err(Error::usage)
 }
 
-/// Serves, if this process was started to do that; every program that starts servers calls it first in its `main`.
-/// Returns only when it was not, or when the server could not start.
+/// Serves, if this process was started to do that; every program that starts servers calls it first
+/// in its `main`. Returns only when it was not, or when the server could not start.
 pub fn main_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != SUBCOMMAND {
@@ -145,8 +146,8 @@ pub fn main_if_asked() -> Option<ExitCode> {
     Some(ExitCode::from(error.exit_code()))
 }
 
-/// Serves until standard input ends, then leaves without a farewell: what is open is the parent's, which is gone or
-/// has measured all it wanted. The drain of the library has tests of its own.
+/// Serves until standard input ends, then leaves without a farewell: what is open is the parent's,
+/// which is gone or has measured all it wanted. The drain of the library has tests of its own.
 fn serve(spec: &Spec) -> Result<Infallible> {
     cpu::pin(&spec.cpus)?;
     process::raise_file_limit(0)?;
@@ -181,7 +182,8 @@ fn see_it_through(
     let _ = writeln!(io::stdout(), "LISTENING\t{endpoint}").and_then(|()| io::stdout().flush());
     serve().map_err(Error::run)?;
     if let Endpoint::Unix(path) = endpoint {
-        // The folder is the parent's, which may have died before it could take it away. Both may be gone already.
+        // The folder is the parent's, which may have died before it could take it away. Both may be
+        // gone already.
         let _ = fs::remove_file(path);
         let _ = path.parent().map(fs::remove_dir);
     }
@@ -238,8 +240,8 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket, address))
 }
 
-/// Runs every whole statement in `input`, replies to `out`; how many bytes that used, and whether the conversation
-/// goes on. The two hand-written servers share it.
+/// Runs every whole statement in `input`, replies to `out`; how many bytes that used, and whether
+/// the conversation goes on. The two hand-written servers share it.
 fn answer(session: &mut Session, input: &[u8], out: &mut Vec<u8>) -> io::Result<(usize, Flow)> {
     let mut used = 0;
     loop {

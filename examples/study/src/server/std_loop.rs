@@ -1,7 +1,7 @@
-//! Thread per connection as one writes it by hand on `std`: accept, spawn, and in the thread a blocking read, the
-//! statements, one write. It uses nothing of the library, and it is what the library's own thread-per-connection
-//! scheduler is held against, so it is made as good as the shape allows: one read and one write a turn, buffers that
-//! are kept, small stacks, no Nagle.
+//! Thread per connection as one writes it by hand on `std`: accept, spawn, and in the thread a
+//! blocking read, the statements, one write. It uses nothing of the library, and it is what the
+//! library's own thread-per-connection scheduler is held against, so it is made as good as the
+//! shape allows: one read and one write a turn, buffers that are kept, small stacks, no Nagle.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -56,8 +56,8 @@ fn accept<S: Read + Write + Send + 'static>(
             continue;
         };
         let engine = Arc::clone(engine);
-        // A connection that ends with an error has ended; there is nobody to tell. One that gets no thread is closed
-        // by the failed spawn, and the client counts it.
+        // A connection that ends with an error has ended; there is nobody to tell. One that gets no
+        // thread is closed by the failed spawn, and the client counts it.
         let conversation = move || drop(converse(stream, &engine, id));
         if thread::Builder::new()
             .stack_size(STACK)
