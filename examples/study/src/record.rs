@@ -189,8 +189,8 @@ pub(crate) mod tests {
         assert_eq!(value["machine"]["server_cpus"], "0,1");
         let cell = value["cells"][0].as_object().unwrap();
         let names: Vec<_> = cell.keys().map(String::as_str).collect();
-        let promised = "workload scheduler transport clients qps qps_min qps_max p50_us p95_us p99_us max_us \
-                        errors \
+        let promised = "workload scheduler transport clients qps qps_min qps_max p50_us p95_us p99_us \
+                        max_us errors \
                         server_threads_peak server_rss_kib server_cpu_s client_cpu_s jain_fairness";
         assert_eq!(names.join(" "), promised);
         assert_eq!(cell["scheduler"], "per-connection");
