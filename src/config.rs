@@ -120,7 +120,9 @@ const STACK_MIN: usize = 64 * 1024;
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        let groups = thread::available_parallelism().map_or(1, |n| n.get()).min(1024);
+        let groups = thread::available_parallelism()
+            .map_or(1, |n| n.get())
+            .min(1024);
         Self {
             groups,
             max_threads: 8192.max(2 * groups),
@@ -239,7 +241,12 @@ impl ThreadPerConnectionConfig {
     pub fn check(&self) -> Result<(), BuildError> {
         in_range("max_threads", self.max_threads, 1, usize::MAX)?;
         in_range("stack_size", self.stack_size, STACK_MIN, usize::MAX)?;
-        in_range("idle_timeout", self.idle_timeout, Duration::from_millis(1), Duration::MAX)?;
+        in_range(
+            "idle_timeout",
+            self.idle_timeout,
+            Duration::from_millis(1),
+            Duration::MAX,
+        )?;
         if self.thread_cache > self.max_threads {
             return Err(BuildError::contradiction(
                 ("thread_cache", self.thread_cache),
@@ -321,7 +328,12 @@ impl Limits {
         in_range("read_timeout", self.read_timeout, ms, Duration::MAX)?;
         in_range("write_timeout", self.write_timeout, ms, Duration::MAX)?;
         in_range("max_input", self.max_input, IO_CHUNK, isize::MAX as usize)?;
-        in_range("output_bound", self.output_bound, IO_CHUNK, isize::MAX as usize)?;
+        in_range(
+            "output_bound",
+            self.output_bound,
+            IO_CHUNK,
+            isize::MAX as usize,
+        )?;
         if self.read_timeout > self.idle_timeout {
             return Err(BuildError::contradiction(
                 ("read_timeout", Shown(self.read_timeout)),
@@ -373,12 +385,24 @@ mod tests {
     fn a_contradiction_names_both_values() {
         let cases = [
             PoolConfig::default().groups(8).max_threads(15).check(),
-            PoolConfig::default().handover(Duration::from_millis(77)).check(),
-            PoolConfig::default().turn_time(Duration::from_millis(77)).check(),
+            PoolConfig::default()
+                .handover(Duration::from_millis(77))
+                .check(),
+            PoolConfig::default()
+                .turn_time(Duration::from_millis(77))
+                .check(),
             ThreadPerConnectionConfig::default().max_threads(15).check(),
-            Limits::default().read_timeout(Duration::from_secs(77_777)).check(),
+            Limits::default()
+                .read_timeout(Duration::from_secs(77_777))
+                .check(),
         ];
-        let both = [("15", "8"), ("77ms", "10ms"), ("77ms", "10ms"), ("256", "15"), ("77777s", "28800s")];
+        let both = [
+            ("15", "8"),
+            ("77ms", "10ms"),
+            ("77ms", "10ms"),
+            ("256", "15"),
+            ("77777s", "28800s"),
+        ];
         for (case, (one, other)) in cases.into_iter().zip(both) {
             let text = case.unwrap_err().to_string();
             assert!(text.contains(one) && text.contains(other), "{text}");
@@ -400,7 +424,10 @@ mod tests {
             PoolConfig::default().handover(ms0),
         ];
         for config in pool {
-            assert!(matches!(config.check(), Err(BuildError::OutOfRange { .. })), "{config:?}");
+            assert!(
+                matches!(config.check(), Err(BuildError::OutOfRange { .. })),
+                "{config:?}"
+            );
         }
         let limits = [
             Limits::default().max_connections(0),
@@ -411,7 +438,10 @@ mod tests {
             Limits::default().output_bound(1),
         ];
         for config in limits {
-            assert!(matches!(config.check(), Err(BuildError::OutOfRange { .. })), "{config:?}");
+            assert!(
+                matches!(config.check(), Err(BuildError::OutOfRange { .. })),
+                "{config:?}"
+            );
         }
     }
 }

@@ -761,9 +761,8 @@ impl Input<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let timeout = self.link.limits.read_timeout;
-                    let ready = wait::during(WaitKind::Net, || {
-                        self.link.socket.wait(For::Input, timeout)
-                    })?;
+                    let ready =
+                        wait::during(WaitKind::Net, || self.link.socket.wait(For::Input, timeout))?;
                     if !ready {
                         return Err(self.link.timed_out(CloseReason::ReadTimeout));
                     }

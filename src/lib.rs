@@ -1,4 +1,4 @@
-//! Schedules the server side of many client connections onto few threads.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -16,6 +16,10 @@ mod stats;
 mod stream;
 mod sync;
 pub mod wait;
+
+/// The design note of the scheduler: states, protocols, races, refused alternatives.
+#[doc = include_str!("sched/README.md")]
+pub mod design {}
 
 // The public interface, all of it.
 pub use config::{Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};

@@ -165,7 +165,9 @@ impl<H: Handler> Served<H> {
                 let end = if more {
                     End::Again
                 } else {
-                    End::Idle { in_command: self.in_command }
+                    End::Idle {
+                        in_command: self.in_command,
+                    }
                 };
                 return Ok(if self.flush(place)? { end } else { End::Flush });
             }
@@ -257,31 +259,27 @@ impl<H: Handler> Served<H> {
 
     /// Reads if there may be something. True: the handler has something to see.
     fn fill(&mut self) -> Result<bool, CloseReason> {
-        while self.conn.undrained || self.conn.at_end() {
-            match self.conn.fill() {
-                Ok(Filled::Bytes) => {
-                    self.unshown = true;
-                    return Ok(true);
-                }
-                Ok(Filled::End) if self.end_shown => {
-                    // It may be half-closed only, and reading: what it asked for is sent first.
-                    self.close_after_flush(CloseReason::ClientClosed);
-                    return Ok(false);
-                }
-                Ok(Filled::End) => {
-                    // A kill shuts the reading side, and that is no end that the client made.
-                    if let Some(why) = self.conn.shared().cancelled() {
-                        return Err(why);
-                    }
-                    self.unshown = true;
-                    return Ok(true);
-                }
-                Ok(Filled::Full) => return Err(CloseReason::InputTooLong),
-                Ok(Filled::Nothing) => return Ok(false),
-                Err(_) => return Err(self.failure(CloseReason::ClientClosed)),
-            }
+        if !self.conn.undrained && !self.conn.at_end() {
+            return Ok(false);
         }
-        Ok(false)
+        match self.conn.fill() {
+            Ok(Filled::Bytes) => self.unshown = true,
+            Ok(Filled::End) if self.end_shown => {
+                // It may be half-closed only, and reading: what it asked for is sent first.
+                self.close_after_flush(CloseReason::ClientClosed);
+            }
+            Ok(Filled::End) => {
+                // A kill shuts the reading side, and that is no end that the client made.
+                if let Some(why) = self.conn.shared().cancelled() {
+                    return Err(why);
+                }
+                self.unshown = true;
+            }
+            Ok(Filled::Full) => return Err(CloseReason::InputTooLong),
+            Ok(Filled::Nothing) => {}
+            Err(_) => return Err(self.failure(CloseReason::ClientClosed)),
+        }
+        Ok(self.unshown)
     }
 
     /// Calls the handler once and takes in what it answers.
@@ -371,11 +369,7 @@ impl<H: Handler> Served<H> {
     /// it has one.
     fn failure(&mut self, otherwise: CloseReason) -> CloseReason {
         let why = self.conn.take_failure();
-        self.conn
-            .shared()
-            .cancelled()
-            .or(why)
-            .unwrap_or(otherwise)
+        self.conn.shared().cancelled().or(why).unwrap_or(otherwise)
     }
 
     /// The end of the connection, for whatever reason: out of the poller, last words, session

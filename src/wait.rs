@@ -257,7 +257,10 @@ mod tests {
         let counts = on_a_worker(|| {
             during(WaitKind::RowLock, || during(WaitKind::DiskIo, || ()));
         });
-        assert_eq!((counts.begun.load(Relaxed), counts.open.load(Relaxed)), (1, 0));
+        assert_eq!(
+            (counts.begun.load(Relaxed), counts.open.load(Relaxed)),
+            (1, 0)
+        );
     }
 
     #[test]
@@ -274,7 +277,10 @@ mod tests {
             std::mem::forget(enter(WaitKind::Sleep));
             command_ended();
         });
-        assert_eq!((counts.begun.load(Relaxed), counts.open.load(Relaxed)), (1, 0));
+        assert_eq!(
+            (counts.begun.load(Relaxed), counts.open.load(Relaxed)),
+            (1, 0)
+        );
     }
 
     #[test]

@@ -104,7 +104,10 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn stop(&self) {
         let mut guard = self.guarded.lock();
         let (workers, poller) = guard.sched.stop();
-        let beds: Vec<_> = workers.iter().map(|w| guard.beds[w.index()].clone()).collect();
+        let beds: Vec<_> = workers
+            .iter()
+            .map(|w| guard.beds[w.index()].clone())
+            .collect();
         drop(guard);
         for bed in beds {
             bed.notify_one();

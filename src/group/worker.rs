@@ -22,7 +22,11 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         loop {
             let (step, actions) = guard.sched.take(me, now);
             match step {
-                Step::Run(Job { key, mut task, wake }) => {
+                Step::Run(Job {
+                    key,
+                    mut task,
+                    wake,
+                }) => {
                     self.perform(guard, actions);
                     let turn = task.turn(key, wake, now, self.doors.interest(), &mut desk);
                     now = self.now();

@@ -130,7 +130,9 @@ impl Crew {
                 started: now,
                 ran: Nanos(0),
             });
-            WorkerId(u32::try_from(self.workers.len() - 1).expect("more workers than threads can exist"))
+            WorkerId(
+                u32::try_from(self.workers.len() - 1).expect("more workers than threads can exist"),
+            )
         });
         self.at(worker).at = At::Starting;
         self.starting_or_coming += 1;

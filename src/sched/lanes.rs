@@ -110,11 +110,13 @@ mod tests {
     #[test]
     fn control_goes_first_and_then_high_before_low_before_long() {
         let mut lanes = Lanes::default();
-        for (n, lane) in [Lane::Long, Lane::Low, Lane::High, Lane::Control].into_iter().enumerate() {
+        for (n, lane) in [Lane::Long, Lane::Low, Lane::High, Lane::Control]
+            .into_iter()
+            .enumerate()
+        {
             lanes.push(lane, key(n), Nanos(0));
         }
-        let order: Vec<_> =
-            std::iter::from_fn(|| lanes.pop(true, Nanos(1), Nanos(1000))).collect();
+        let order: Vec<_> = std::iter::from_fn(|| lanes.pop(true, Nanos(1), Nanos(1000))).collect();
         assert_eq!(order, [key(3), key(2), key(1), key(0)]);
     }
 

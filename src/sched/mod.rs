@@ -32,8 +32,8 @@ use crew::Crew;
 pub(crate) use crew::WorkerId;
 pub(crate) use lanes::Lane;
 use lanes::Lanes;
-use table::{Phase, Table};
 pub(crate) use table::{Key, Wake};
+use table::{Phase, Table};
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -562,7 +562,9 @@ impl<T> State<T> {
             Phase::Idle { .. } | Phase::Flushing => self.enqueue(key, now),
             Phase::Queued { lane } => {
                 if lane != Lane::Control {
-                    slot.phase = Phase::Queued { lane: Lane::Control };
+                    slot.phase = Phase::Queued {
+                        lane: Lane::Control,
+                    };
                     self.lanes.promote(lane, key);
                 }
             }

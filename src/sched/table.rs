@@ -119,10 +119,13 @@ impl<T> Table<T> {
                 task: None,
                 free: true,
             });
-            u32::try_from(self.slots.len() - 1).expect("more connections than descriptors can exist")
+            u32::try_from(self.slots.len() - 1)
+                .expect("more connections than descriptors can exist")
         });
         let slot = &mut self.slots[index as usize];
-        slot.phase = Phase::Queued { lane: Lane::Control };
+        slot.phase = Phase::Queued {
+            lane: Lane::Control,
+        };
         slot.lane = Lane::Control;
         slot.was_long = false;
         slot.wake = Wake::default();

@@ -30,7 +30,9 @@ pub(crate) fn run(listening: Vec<Listening>, door: &Door, stop: &AtomicBool, reg
         for rest in &mut resting {
             rest.take_if(|until| *until <= now);
         }
-        let awake: Vec<usize> = (0..listening.len()).filter(|i| resting[*i].is_none()).collect();
+        let awake: Vec<usize> = (0..listening.len())
+            .filter(|i| resting[*i].is_none())
+            .collect();
         let acceptors: Vec<&Acceptor> = awake.iter().map(|i| &listening[*i].acceptor).collect();
         let timeout = resting.iter().flatten().min().map(|at| *at - now);
         let ready = match door.wait(&acceptors, timeout) {

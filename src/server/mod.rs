@@ -518,7 +518,8 @@ impl ServerHandle {
 }
 
 fn given_back(socket: Arc<Socket>, why: Refusal) -> AttachError {
-    let socket = Arc::into_inner(socket).expect("nobody else has the socket of a connection that was not started");
+    let socket = Arc::into_inner(socket)
+        .expect("nobody else has the socket of a connection that was not started");
     AttachError {
         stream: socket.into_stream(),
         why,

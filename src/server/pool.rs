@@ -191,7 +191,8 @@ impl Pool {
             }
             Err(error) => {
                 pool.stop();
-                pool.threads.join_all(Instant::now() + Duration::from_secs(10));
+                pool.threads
+                    .join_all(Instant::now() + Duration::from_secs(10));
                 Err(refused("a thread")(error))
             }
         }

@@ -32,8 +32,9 @@ pub(crate) struct ThreadPerConnection {
 
 #[derive(Default)]
 struct Cache {
-    /// Connections that a thread is on its way to.
-    waiting: VecDeque<Box<dyn Connection>>,
+    /// Connections that a thread is on its way to, numbered.
+    waiting: VecDeque<(u64, Box<dyn Connection>)>,
+    next: u64,
     /// Threads without a connection.
     idle: usize,
     threads: usize,
@@ -88,7 +89,9 @@ impl ThreadPerConnection {
         if !cached && cache.threads >= self.config.max_threads {
             return Err(served);
         }
-        cache.waiting.push_back(served);
+        let number = cache.next;
+        cache.next += 1;
+        cache.waiting.push_back((number, served));
         if cached {
             drop(cache);
             self.bed.notify_one();
@@ -99,21 +102,25 @@ impl ThreadPerConnection {
         let this = Arc::clone(self);
         let spawned = self
             .threads
-            .spawn("tgp-conn".into(), self.config.stack_size, move || this.work());
+            .spawn("tgp-conn".into(), self.config.stack_size, move || {
+                this.work()
+            });
         if spawned.is_ok() {
             return Ok(());
         }
         let mut cache = self.cache.lock();
         cache.threads -= 1;
-        // Unless a thread has become free meanwhile and taken it, the last one is left over.
-        match cache.waiting.pop_back() {
-            Some(served) if cache.waiting.len() >= cache.idle => Err(served),
-            Some(served) => {
-                cache.waiting.push_back(served);
-                drop(cache);
-                self.bed.notify_one();
-                Ok(())
-            }
+        // A thread that has become free meanwhile may have taken it, or be about to.
+        let Some(at) = cache.waiting.iter().position(|(n, _)| *n == number) else {
+            return Ok(());
+        };
+        if cache.idle >= cache.waiting.len() {
+            drop(cache);
+            self.bed.notify_one();
+            return Ok(());
+        }
+        match cache.waiting.remove(at) {
+            Some((_, served)) => Err(served),
             None => Ok(()),
         }
     }
@@ -133,7 +140,7 @@ impl ThreadPerConnection {
         let mut cache = self.cache.lock();
         cache.idle += 1;
         loop {
-            if let Some(served) = cache.waiting.pop_front() {
+            if let Some((_, served)) = cache.waiting.pop_front() {
                 cache.idle -= 1;
                 return Some(served);
             }
@@ -184,7 +191,7 @@ impl ThreadPerConnection {
         let left = std::mem::take(&mut cache.waiting);
         drop(cache);
         self.bed.notify_all();
-        for mut served in left {
+        for (_, mut served) in left {
             served.abandon(CloseReason::Draining);
         }
     }

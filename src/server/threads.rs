@@ -30,7 +30,9 @@ struct Pen {
 impl Pen {
     fn take_done(&mut self) -> Vec<JoinHandle<()>> {
         let done = std::mem::take(&mut self.done);
-        done.iter().filter_map(|id| self.running.remove(id)).collect()
+        done.iter()
+            .filter_map(|id| self.running.remove(id))
+            .collect()
     }
 
     fn live(&self) -> usize {

@@ -87,7 +87,7 @@ pub(crate) struct ServeOptions {
     pub(crate) drain_timeout: Duration,
     /// Length of the queue of connections that are not accepted yet.
     #[arg(long, visible_alias = "back-log", value_name = "N")]
-    pub(crate) backlog: Option<u32>,
+    pub(crate) backlog: Option<u16>,
 
     #[command(flatten)]
     tables: TableOptions,

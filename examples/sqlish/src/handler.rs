@@ -32,8 +32,9 @@ thread_local! {
     static REPLY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A reply buffer that has grown beyond this is not kept.
-const REPLY_KEPT: usize = 64 * 1024;
+/// A reply buffer that has grown beyond this is not kept: with a thread for each connection there are
+/// as many of them as there are connections.
+const REPLY_KEPT: usize = 4 * 1024;
 
 impl Handler for SqlishHandler {
     type Session = Session;

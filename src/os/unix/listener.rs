@@ -109,8 +109,8 @@ impl Drop for Acceptor {
     fn drop(&mut self) {
         if let Self::Unix { path, file, .. } = self {
             // A successor may have put its own socket there.
-            let ours = fs::symlink_metadata(&*path)
-                .is_ok_and(|meta| (meta.dev(), meta.ino()) == *file);
+            let ours =
+                fs::symlink_metadata(&*path).is_ok_and(|meta| (meta.dev(), meta.ino()) == *file);
             if ours {
                 let _ = fs::remove_file(path);
             }

@@ -74,7 +74,9 @@ impl Doors for Poller {
                         // An error is found by reading; a hang-up ends writing as well.
                         read_closed: event.is_read_closed() || event.is_error(),
                         priority: event.is_priority(),
-                        writable: event.is_writable() || event.is_write_closed() || event.is_error(),
+                        writable: event.is_writable()
+                            || event.is_write_closed()
+                            || event.is_error(),
                     },
                 }),
         );

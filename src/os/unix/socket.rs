@@ -92,7 +92,11 @@ impl Socket {
 
     /// Writes what fits, without blocking and without SIGPIPE.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(send(self, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+        Ok(send(
+            self,
+            bytes,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        )?)
     }
 
     /// Waits until the socket is ready or broken. False: the time was over first.

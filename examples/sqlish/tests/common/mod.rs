@@ -17,7 +17,7 @@ use thread_group_pool::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Few rows, and a lock wait that no test outlasts.
-pub fn small() -> EngineConfig {
+pub(crate) fn small() -> EngineConfig {
     EngineConfig {
         rows: 1000,
         lock_wait_timeout: 10 * PATIENCE,
@@ -26,20 +26,20 @@ pub fn small() -> EngineConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Pool,
     PerConnection,
 }
 
 /// A running server with a listener of each transport.
-pub struct Site {
-    pub kind: Kind,
-    pub server: Server,
+pub(crate) struct Site {
+    pub(crate) kind: Kind,
+    pub(crate) server: Server,
     path: PathBuf,
 }
 
 impl Site {
-    pub fn new(kind: Kind, engine: EngineConfig, limits: Limits) -> Self {
+    pub(crate) fn new(kind: Kind, engine: EngineConfig, limits: Limits) -> Self {
         let scheduler = match kind {
             // One group: whatever blocks it blocks everybody.
             Kind::Pool => Scheduler::Pool(PoolConfig::default().groups(1)),
@@ -60,7 +60,7 @@ impl Site {
     }
 
     /// A client that has been greeted.
-    pub fn connect(&self, transport: Transport) -> Client {
+    pub(crate) fn connect(&self, transport: Transport) -> Client {
         let mut client = self.call(transport);
         let greeting = client.line();
         let id = greeting
@@ -73,13 +73,13 @@ impl Site {
     }
 
     /// A client that has connected and read nothing.
-    pub fn call(&self, transport: Transport) -> Client {
+    pub(crate) fn call(&self, transport: Transport) -> Client {
         match transport {
             Transport::Tcp => {
                 let tcp = self
                     .server
                     .local_addrs()
-                    .into_iter()
+                    .iter()
                     .find_map(|address| match address {
                         LocalAddr::Tcp(address) => Some(address),
                         _ => None,
@@ -93,13 +93,13 @@ impl Site {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub(crate) enum Transport {
     Tcp,
     Unix,
 }
 
 /// Runs a test under both schedulers and over both transports.
-pub fn everywhere(limits: &Limits, engine: &EngineConfig, test: impl Fn(&Site, Transport)) {
+pub(crate) fn everywhere(limits: &Limits, engine: &EngineConfig, test: impl Fn(&Site, Transport)) {
     for kind in [Kind::Pool, Kind::PerConnection] {
         let site = Site::new(kind, engine.clone(), limits.clone());
         for transport in [Transport::Tcp, Transport::Unix] {
@@ -113,7 +113,7 @@ pub fn everywhere(limits: &Limits, engine: &EngineConfig, test: impl Fn(&Site, T
 }
 
 /// A path that no other test uses.
-pub fn socket_path() -> PathBuf {
+pub(crate) fn socket_path() -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     // Relaxed: only uniqueness matters.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -121,15 +121,15 @@ pub fn socket_path() -> PathBuf {
 }
 
 /// A connection that is driven by hand.
-pub struct Client {
-    pub id: u64,
+pub(crate) struct Client {
+    pub(crate) id: u64,
     input: BufReader<Box<dyn Read + Send>>,
     output: Box<dyn Write + Send>,
     end_input: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Client {
-    pub fn tcp(stream: TcpStream) -> Self {
+    pub(crate) fn tcp(stream: TcpStream) -> Self {
         stream
             .set_read_timeout(Some(PATIENCE))
             .expect("a timeout can be set");
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    pub fn unix(stream: UnixStream) -> Self {
+    pub(crate) fn unix(stream: UnixStream) -> Self {
         stream
             .set_read_timeout(Some(PATIENCE))
             .expect("a timeout can be set");
@@ -158,19 +158,19 @@ impl Client {
         }
     }
 
-    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.output
             .write_all(bytes.as_ref())
             .expect("the server takes it");
     }
 
     /// Says that nothing more will be sent; replies can still be read.
-    pub fn end_input(&self) {
+    pub(crate) fn end_input(&self) {
         (self.end_input)();
     }
 
     /// The next line, without its newline.
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.input
             .read_line(&mut line)
@@ -181,7 +181,7 @@ impl Client {
     }
 
     /// The lines of one reply, joined by newlines.
-    pub fn reply(&mut self) -> String {
+    pub(crate) fn reply(&mut self) -> String {
         let mut reply = self.line();
         while reply
             .lines()
@@ -194,13 +194,13 @@ impl Client {
         reply
     }
 
-    pub fn ask(&mut self, statement: &str) -> String {
+    pub(crate) fn ask(&mut self, statement: &str) -> String {
         self.send(format!("{statement}\n"));
         self.reply()
     }
 
     /// Runs statements that all must succeed.
-    pub fn run(&mut self, statements: &[&str]) {
+    pub(crate) fn run(&mut self, statements: &[&str]) {
         for statement in statements {
             let reply = self.ask(statement);
             assert!(reply.starts_with("OK"), "{statement}: {reply}");
@@ -208,14 +208,14 @@ impl Client {
     }
 
     /// Asks until the reply contains `what`.
-    pub fn ask_until(&mut self, statement: &str, what: &str) {
+    pub(crate) fn ask_until(&mut self, statement: &str, what: &str) {
         while !self.ask(statement).contains(what) {
             std::thread::yield_now();
         }
     }
 
     /// The one value of the one row.
-    pub fn value(&mut self, statement: &str) -> String {
+    pub(crate) fn value(&mut self, statement: &str) -> String {
         let reply = self.ask(statement);
         let value = reply
             .strip_prefix("ROW\t")
@@ -227,7 +227,7 @@ impl Client {
 
     /// What is left until the server closes. A reset counts as a close: it is what TCP makes of
     /// bytes that the server has not read.
-    pub fn rest(&mut self) -> String {
+    pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let _ = self.input.read_to_end(&mut rest);
         String::from_utf8(rest).expect("replies are UTF-8")
@@ -235,7 +235,7 @@ impl Client {
 }
 
 /// The code of an `ERR` line, 0 for any other.
-pub fn code(reply: &str) -> u16 {
+pub(crate) fn code(reply: &str) -> u16 {
     let code = reply
         .strip_prefix("ERR\t")
         .and_then(|rest| rest.split('\t').next());
