@@ -56,7 +56,8 @@ pub struct Server {
     process: Child,
     endpoint: Endpoint,
     scheduler: Scheduler,
-    folder: Option<Folder>,
+    /// Goes when the process has gone.
+    _folder: Option<Folder>,
     descriptors_idle: usize,
 }
 
@@ -69,7 +70,7 @@ impl Server {
                 let folder = Folder::create().map_err(|error| {
                     Error::usage(format!("cannot create a folder for the socket: {error}"))
                 })?;
-                (Endpoint::Unix(folder.0.join("socket")), Some(folder))
+                (Endpoint::Unix(folder.socket()), Some(folder))
             }
         };
         let spec = Spec {
@@ -98,7 +99,7 @@ impl Server {
             process,
             endpoint,
             scheduler,
-            folder,
+            _folder: folder,
             descriptors_idle: 0,
         };
         server.endpoint = server.await_listening()?;
@@ -212,10 +213,6 @@ impl Drop for Server {
         // It has nothing to lose, and the next server must not wait for it.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if let (Some(folder), Endpoint::Unix(path)) = (&self.folder, &self.endpoint) {
-            let _ = fs::remove_file(path);
-            let _ = fs::remove_dir(&folder.0);
-        }
     }
 }
 
@@ -224,15 +221,16 @@ impl Drop for Server {
 struct Folder(PathBuf);
 
 impl Folder {
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+
     fn create() -> io::Result<Folder> {
-        // Relaxed: only the difference between two numbers matters.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
-            let name = format!(
-                "study-{}-{}",
-                std::process::id(),
-                NEXT.fetch_add(1, Ordering::Relaxed)
-            );
+            // Relaxed: only that no two are the same matters.
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("study-{}-{number}", std::process::id());
             let path = std::env::temp_dir().join(name);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Folder(path)),
@@ -240,5 +238,12 @@ impl Folder {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.socket());
+        let _ = fs::remove_dir(&self.0);
     }
 }
