@@ -134,6 +134,11 @@ impl Client {
         sent.unwrap_or_else(|error| panic!("sending {} bytes: {error}", bytes.len()));
     }
 
+    /// Sends, unless the server has closed the connection.
+    pub(crate) fn try_to_send(&mut self, bytes: &[u8]) {
+        let _ = self.reader.get_mut().write_all(bytes);
+    }
+
     /// Sends a line, or several.
     #[track_caller]
     pub(crate) fn send(&mut self, lines: &str) {
