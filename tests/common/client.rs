@@ -159,6 +159,16 @@ impl Client {
         }
     }
 
+    /// Reads a line, without its end; `None` at the end of the connection, made in whatever way.
+    pub(crate) fn line_or_end(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(_) => line.strip_suffix('\n').map(str::to_owned),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("reading a line: {error}; so far {line:?}"),
+        }
+    }
+
     #[track_caller]
     pub(crate) fn ask(&mut self, line: &str) -> String {
         self.send(line);
