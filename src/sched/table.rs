@@ -204,13 +204,14 @@ impl<T> Table<T> {
         lane
     }
 
-    /// Running to idle or flushing.
-    pub(super) fn rest(&mut self, key: Key, phase: Phase, now: Nanos) {
+    /// Running to idle or flushing; until when it may stay there.
+    pub(super) fn rest(&mut self, key: Key, phase: Phase, now: Nanos, bounds: &Bounds) -> Nanos {
+        self.resting += 1;
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.phase = phase;
         slot.since = now;
-        self.resting += 1;
+        Self::deadline(slot, bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
     }
 
     /// Running to gone.
