@@ -163,7 +163,7 @@ pub(crate) struct Actions {
 }
 
 /// A group: connections, lanes, workers. See the module's head for the moves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State<T> {
     bounds: Bounds,
     table: Table<T>,
