@@ -365,6 +365,10 @@ impl World {
                 let stays = self.sched.slept(id, true);
                 assert!(stays || !called, "4: a time-out has lost a call");
                 self.workers[w] = if stays { At::Asking } else { At::Gone };
+                assert!(
+                    self.workers.iter().any(|at| *at != At::Gone),
+                    "the last has left"
+                );
             }
             Move::Turn(w, end, lane) => self.turn(w, end, lane, now),
             Move::WaitBegin(w) => {
@@ -1165,6 +1169,7 @@ const MOVES: usize = 1000;
 fn long_random_walks_keep_the_invariants() {
     let setup: &'static Setup = Box::leak(Box::new(Setup {
         bounds: Bounds {
+            stall_limit: Nanos(6 * MS.0),
             kickup: Nanos(3 * MS.0),
             creation_throttle: MS,
             idle_timeout: Nanos(40 * MS.0),
@@ -1436,4 +1441,38 @@ fn a_kill_overrides_a_milder_reason_and_a_milder_one_does_not_override_a_kill() 
         };
         assert_eq!(job.wake.close, Some(CloseReason::Killed));
     }
+}
+
+#[test]
+fn a_thread_is_put_off_only_while_a_command_is_on_the_cpu() {
+    // Two workers, each with a command that has run for long enough to let a third one run; a
+    // third thread is due only when the pause since the last creation is over.
+    let later = |ms| Nanos(ms * MS.0);
+    let mut sched = State::new(Bounds {
+        creation_throttle: later(10),
+        stall_limit: later(100),
+        ..bounds(2)
+    });
+    let start = |sched: &mut State<u8>, now| {
+        let worker = sched.spawning(now, false);
+        let _ = sched.attach(0, now).expect("not stopped");
+        let (step, _) = sched.take(worker, now);
+        assert!(matches!(step, Step::Run(_)));
+        worker
+    };
+    let workers = [1, 2, 3].map(|ms| start(&mut sched, later(ms)));
+    let _ = sched.wait_begin(workers[2], later(4));
+    let _ = sched.attach(0, later(4)).expect("not stopped");
+    assert_eq!(sched.tick(later(12)).call, Call::Nobody);
+    assert_eq!(sched.stats.throttles, 1);
+    assert_eq!(sched.tick(later(13)).call, Call::Spawn);
+
+    // With all of them in a wait, the group may be waiting for just the thread that is put off.
+    for worker in &workers[..2] {
+        let _ = sched.wait_begin(*worker, later(13));
+    }
+    let fourth = start(&mut sched, later(13));
+    let _ = sched.attach(0, later(14)).expect("not stopped");
+    let _ = sched.wait_begin(fourth, later(14));
+    assert_eq!(sched.tick(later(14)).call, Call::Spawn);
 }
