@@ -118,19 +118,21 @@ impl Shared {
     /// if it is closed already. The reading side only is shut, where that is enough, so that the
     /// client can still be told why.
     pub(crate) fn cancel(&self, why: CloseReason) -> bool {
-        let mut fate = self.fate.lock();
+        let mut guard = self.fate.lock();
+        let fate = &mut *guard;
         let Some(socket) = &fate.socket else {
             return false;
         };
+        fate.why.get_or_insert(why);
+        // Before the shutdown: whoever is woken by that must not take it for the client's.
+        self.cancelled.store(true, Relaxed);
         socket.shutdown(if fate.writing {
             Shutdown::Both
         } else {
             Shutdown::Read
         });
-        fate.why.get_or_insert(why);
-        self.cancelled.store(true, Relaxed);
         let place = fate.place.clone();
-        drop(fate);
+        drop(guard);
         if let Some((place, token)) = place
             && let Some(place) = place.upgrade()
         {

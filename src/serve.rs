@@ -84,6 +84,8 @@ pub(crate) struct Served<H: Handler> {
     again: bool,
     /// There are bytes, or an end, that the handler has not been shown.
     unshown: bool,
+    /// How much had been consumed when the handler was last shown input.
+    shown_at: u64,
     /// The handler has been shown the end of input.
     end_shown: bool,
     /// The rest of a command is owed.
@@ -108,6 +110,7 @@ impl<H: Handler> Served<H> {
             write_interest: false,
             again: false,
             unshown: false,
+            shown_at: 0,
             end_shown: false,
             in_command: false,
             closing: None,
@@ -289,9 +292,9 @@ impl<H: Handler> Served<H> {
         };
         let (handler, conn) = (&self.handler, &mut self.conn);
         let woken = std::mem::take(&mut self.again);
-        let before = conn.consumed();
         if !woken {
             self.unshown = false;
+            self.shown_at = conn.consumed();
             self.end_shown = conn.at_end();
         }
         let answer = catch_unwind(AssertUnwindSafe(|| {
@@ -310,24 +313,23 @@ impl<H: Handler> Served<H> {
                 return Err(CloseReason::Panicked);
             }
         };
-        self.take_next(next, before)
+        self.take_next(next)
     }
 
-    fn take_next(&mut self, next: Next, before: u64) -> Result<(), CloseReason> {
+    fn take_next(&mut self, next: Next) -> Result<(), CloseReason> {
         if next.until.is_some() {
             return Err(CloseReason::Unsupported("Next::until"));
         }
         let left = self.conn.buffered().len();
+        // Something was taken, be it some steps ago, and something is left: that may be a command,
+        // or the rest of one.
+        let progress = left > 0 && self.conn.consumed() != self.shown_at;
+        if progress && matches!(next.step, Step::Input | Step::MoreInput) {
+            self.unshown = true;
+            self.end_shown = false;
+        }
         match next.step {
-            Step::Input => {
-                // Something was taken and something is left: that may be a command.
-                let progress = left > 0 && self.conn.consumed() != before;
-                self.in_command = left > 0 && !progress;
-                if progress {
-                    self.unshown = true;
-                    self.end_shown = false;
-                }
-            }
+            Step::Input => self.in_command = left > 0 && !progress,
             Step::MoreInput => self.in_command = true,
             Step::Again => {
                 self.in_command = true;

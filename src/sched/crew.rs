@@ -138,6 +138,8 @@ impl Crew {
         self.starting_or_coming += 1;
         self.threads += 1;
         self.created_at = now;
+        // That was the answer; whoever is missing beside this one is asked for anew.
+        self.asked = false;
         worker
     }
 

@@ -1,1 +1,22 @@
-//! A small SQL subset.
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod cli;
+mod client;
+mod engine;
+mod error;
+mod handler;
+mod login;
+mod parse;
+mod protocol;
+mod serve;
+mod session;
+mod signal;
+mod table;
+
+pub use admin::{Admin, Connection, Grid, NoAdmin};
+pub use cli::main;
+pub use engine::{Engine, EngineConfig};
+pub use handler::SqlishHandler;
+pub use protocol::{LINE_MAX, Line, greeting, next_line, too_long, unterminated};
+pub use session::{Canceller, Flow, Session};

@@ -1,1 +1,31 @@
-//! Load generator and tables.
+//! Measures what a scheduler does to a database server: the same handler under thread groups and
+//! under thread-per-connection, beside two hand-written servers that know nothing of the library.
+//!
+//! The path of a measurement: [`args`] reads the command line, [`run`] starts one server process
+//! for each scheduler ([`child`], which re-executes this program; [`server`] is what runs in
+//! there), drives it with thousands of closed-loop clients from one thread ([`load`]), and
+//! [`table`] and [`record`] show the result with the facts about the machine ([`machine`]) that one
+//! needs to read it.
+//!
+//! Server and client are separate processes on separate CPUs. The clients' own CPU use is part of
+//! every result: a table whose client was saturated shows the client.
+//!
+//! Linux only: epoll, affinity and `/proc` are the instruments. Elsewhere this library is empty.
+#![cfg(target_os = "linux")]
+
+pub mod args;
+pub mod child;
+pub mod cpu;
+pub mod error;
+pub mod load;
+pub mod machine;
+pub mod plan;
+pub mod process;
+pub mod published;
+pub mod record;
+pub mod reply;
+pub mod request;
+pub mod run;
+pub mod server;
+pub mod stats;
+pub mod table;

@@ -1,0 +1,225 @@
+//! What all sessions share: the tables, who is connected, and who waits for whom.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::error::SqlError;
+use crate::signal::Signal;
+use crate::table::Table;
+
+/// How an [`Engine`] is made.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Rows per table, with ids from 1. A million takes 184 MB and a fraction of a second.
+    pub rows: u64,
+    /// Tables: `sbtest1` to `sbtestN`.
+    pub tables: usize,
+    /// How long a statement waits for a row lock before it fails with 1205; InnoDB's default, 50 s.
+    pub lock_wait_timeout: Duration,
+    /// If set, `LOGIN` is answered by a challenge, and nothing else is served before it is met.
+    pub login_secret: Option<String>,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            rows: 1_000_000,
+            tables: 1,
+            lock_wait_timeout: Duration::from_secs(50),
+            login_secret: None,
+        }
+    }
+}
+
+/// The tables and all that its sessions share.
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    tables: Vec<Table>,
+    /// The sessions by id, for `KILL` and `SHOW PROCESSLIST`; touched when one begins or ends.
+    clients: Mutex<HashMap<u64, Arc<Client>>>,
+    /// Held while somebody looks for a circle of waits, so that of the sessions that close one
+    /// together exactly one, the last, finds it.
+    circles: Mutex<()>,
+}
+
+/// A row, by table index and id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) table: usize,
+    pub(crate) id: u64,
+}
+
+/// A session as the others see it.
+pub(crate) struct Client {
+    pub(crate) signal: Arc<Signal>,
+    shown: Mutex<Shown>,
+}
+
+/// What `SHOW PROCESSLIST` tells of a session beside what the server knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) user: String,
+    /// What a statement that takes time is doing. Only such statements are shown: any other is over
+    /// before the list is read, and noting it would cost more than running it.
+    pub(crate) doing: Option<&'static str>,
+    pub(crate) statement: String,
+}
+
+/// How much of a statement the process list shows, in bytes.
+const SHOWN_MAX: usize = 100;
+
+/// How many waits the search for a circle follows; what is longer is left to the timeout.
+const CHAIN_MAX: usize = 1000;
+
+impl Engine {
+    /// Builds the tables.
+    pub fn new(config: EngineConfig) -> Arc<Self> {
+        let tables = (1..=config.tables).map(|table| Table::generate(table, config.rows));
+        Arc::new(Self {
+            tables: tables.collect(),
+            config,
+            clients: Mutex::default(),
+            circles: Mutex::default(),
+        })
+    }
+
+    /// Tells the session `id` to stop whatever it waits for or computes; whether there is one.
+    /// Closing its connection is the server's part.
+    pub fn cancel(&self, id: u64) -> bool {
+        let client = self.clients.lock().get(&id).map(Arc::clone);
+        match client {
+            Some(client) => {
+                client.signal.cancel();
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn enter(&self, id: u64) -> Arc<Client> {
+        let client = Arc::new(Client {
+            signal: Arc::new(Signal::new()),
+            shown: Mutex::default(),
+        });
+        self.clients.lock().insert(id, Arc::clone(&client));
+        client
+    }
+
+    pub(crate) fn leave(&self, id: u64, client: &Arc<Client>) {
+        let mut clients = self.clients.lock();
+        // Under a server that gives an id twice, it is the later session's by now.
+        if clients
+            .get(&id)
+            .is_some_and(|entered| Arc::ptr_eq(entered, client))
+        {
+            clients.remove(&id);
+        }
+    }
+
+    pub(crate) fn shown(&self, id: u64) -> Option<Shown> {
+        let client = self.clients.lock().get(&id).map(Arc::clone)?;
+        let shown = client.shown.lock().clone();
+        Some(shown)
+    }
+
+    /// Finds a table by name.
+    pub(crate) fn place<'a>(&self, table: &'a str, id: u64) -> Result<Place, SqlError<'a>> {
+        let number = table
+            .split_at_checked("sbtest".len())
+            .and_then(|(prefix, number)| {
+                let canonical =
+                    prefix.eq_ignore_ascii_case("sbtest") && !number.starts_with(['0', '+']);
+                canonical.then(|| number.parse::<usize>().ok()).flatten()
+            });
+        match number {
+            Some(number) if number <= self.tables.len() => Ok(Place {
+                table: number - 1,
+                id,
+            }),
+            _ => Err(SqlError::NoSuchTable(table)),
+        }
+    }
+
+    pub(crate) fn table(&self, place: Place) -> &Table {
+        &self.tables[place.table]
+    }
+
+    /// Whether `waiter`, queued for the row at `place`, waits for somebody who waits, by however
+    /// many steps, for a row that `waiter` has locked.
+    ///
+    /// Each session waits for one row at a time, so this follows a chain, not a graph. It is true at
+    /// the end of the walk although rows change hands during it: a session on the chain that still
+    /// waits cannot have released anything since it was visited, and one that has been granted its
+    /// row ends the chain. (One that gives up just now may leave a circle that is no longer: then a
+    /// transaction is restarted for nothing.)
+    pub(crate) fn closes_a_circle(&self, waiter: &Arc<Signal>, place: Place) -> bool {
+        let _one_at_a_time = self.circles.lock();
+        waiter.set_waiting_for(Some(place));
+        let mut row = place;
+        for _ in 0..CHAIN_MAX {
+            let Some(owner) = self.table(row).owner(row.id) else {
+                return false;
+            };
+            if Arc::ptr_eq(&owner, waiter) {
+                let granted_meanwhile = row == place;
+                if !granted_meanwhile {
+                    // Before anybody else searches, so that they do not walk round this circle.
+                    waiter.set_waiting_for(None);
+                }
+                return !granted_meanwhile;
+            }
+            match owner.waiting_for() {
+                // It has been granted this row and not woken yet.
+                Some(next) if next == row => return false,
+                Some(next) => row = next,
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn set_user(&self, user: &str) {
+        let mut shown = self.shown.lock();
+        shown.user.clear();
+        shown.user.push_str(user);
+    }
+
+    /// Runs a statement that takes time, showing what it is and does meanwhile.
+    pub(crate) fn showing<R>(
+        &self,
+        doing: &'static str,
+        statement: &str,
+        run: impl FnOnce() -> R,
+    ) -> R {
+        {
+            let mut shown = self.shown.lock();
+            shown.doing = Some(doing);
+            shown.statement.clear();
+            shown
+                .statement
+                .push_str(&statement[..statement.floor_char_boundary(SHOWN_MAX)]);
+        }
+        let result = run();
+        self.shown.lock().doing = None;
+        result
+    }
+}
+
+/// When a wait of `duration` that starts now is over; `None` is never.
+pub(crate) fn deadline(duration: Duration) -> Option<Instant> {
+    Instant::now().checked_add(duration)
+}

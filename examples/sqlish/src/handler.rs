@@ -1,0 +1,237 @@
+//! Sessions under a [`thread_group_pool`] server: one statement per call, under either scheduler.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use thread_group_pool::{CloseReason, Conn, ConnId, GroupStats, Handler, Next, Refusal};
+
+use crate::admin::{Admin, Connection, Grid};
+use crate::engine::Engine;
+use crate::error::SqlError;
+use crate::protocol::{self, Line, greeting, next_line, too_long, unterminated};
+use crate::session::{Flow, Session};
+
+/// Serves the tables of an [`Engine`] over any number of listeners.
+#[derive(Clone, Debug)]
+pub struct SqlishHandler {
+    engine: Arc<Engine>,
+}
+
+impl SqlishHandler {
+    /// A handler for sessions on `engine`.
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+thread_local! {
+    /// Where a reply is put together before it goes to the connection. The thread's, not the
+    /// session's, so that an idle connection owns none.
+    static REPLY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A reply buffer that has grown beyond this is not kept: with a thread for each connection there are
+/// as many of them as there are connections.
+const REPLY_KEPT: usize = 4 * 1024;
+
+impl Handler for SqlishHandler {
+    type Session = Session;
+
+    fn open(&self, conn: &mut Conn) -> io::Result<Session> {
+        let id = conn.id().get();
+        let session = Session::new(&self.engine, id);
+        if session.is_logged_in() {
+            conn.logged_in();
+        }
+        greeting(id, conn)?;
+        Ok(session)
+    }
+
+    fn command(&self, session: &mut Session, conn: &mut Conn) -> io::Result<Next> {
+        let mut reply = REPLY.take();
+        let next = one_statement(session, conn, &mut reply);
+        reply.clear();
+        if reply.capacity() <= REPLY_KEPT {
+            REPLY.set(reply);
+        }
+        next
+    }
+
+    fn farewell(&self, _session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {
+        let (code, message) = match why {
+            CloseReason::Killed => (1927, "Connection was killed"),
+            CloseReason::IdleTimeout => (
+                4031,
+                "The client was disconnected by the server because of inactivity",
+            ),
+            CloseReason::ReadTimeout => (1159, "Got timeout reading communication packets"),
+            CloseReason::InputTooLong => {
+                (1153, "Got a packet bigger than 'max_allowed_packet' bytes")
+            }
+            CloseReason::Draining => (1053, "Server shutdown in progress"),
+            _ => return last_words(out, 1105, &why.to_string()),
+        };
+        last_words(out, code, message);
+    }
+
+    fn refuse(&self, out: &mut Vec<u8>, why: &Refusal) {
+        let (code, message) = match why {
+            Refusal::TooManyConnections { .. } => (1040, "Too many connections"),
+            Refusal::Draining => (1053, "Server shutdown in progress"),
+            Refusal::NoThread => (1135, "Can't create a new thread for the connection"),
+            _ => return last_words(out, 1105, &why.to_string()),
+        };
+        last_words(out, code, message);
+    }
+}
+
+/// Runs the statement at the front of the buffer, if there is a whole one.
+fn one_statement(session: &mut Session, conn: &mut Conn, reply: &mut Vec<u8>) -> io::Result<Next> {
+    let was_logged_in = session.is_logged_in();
+    let (consumed, flow) = match next_line(conn.buffered()) {
+        Line::Complete { line, consumed } => {
+            (consumed, session.execute(line, reply, &ServerAdmin(conn))?)
+        }
+        Line::Incomplete if !conn.at_end() => return Ok(Next::input()),
+        Line::Incomplete => {
+            if !conn.buffered().is_empty() {
+                unterminated(reply)?;
+            }
+            (conn.buffered().len(), Flow::Quit)
+        }
+        Line::TooLong => {
+            too_long(reply)?;
+            (conn.buffered().len(), Flow::Quit)
+        }
+    };
+    conn.consume(consumed);
+    conn.set_in_transaction(session.in_transaction());
+    conn.set_holding(session.holds_locks());
+    if session.is_logged_in() && !was_logged_in {
+        conn.logged_in();
+    }
+    conn.write_all(reply)?;
+    Ok(match flow {
+        Flow::Continue => Next::input(),
+        Flow::Quit => Next::close(),
+    })
+}
+
+fn last_words(out: &mut Vec<u8>, code: u16, message: &str) {
+    // A Vec takes everything.
+    let _ = protocol::error(out, &SqlError::Server { code, message });
+}
+
+/// What a statement sees of the server through its own connection.
+struct ServerAdmin<'a>(&'a Conn);
+
+impl fmt::Debug for ServerAdmin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ServerAdmin").field(&self.0.id()).finish()
+    }
+}
+
+impl Admin for ServerAdmin<'_> {
+    fn thread_pool_groups(&self) -> Option<Grid> {
+        self.groups(
+            &[
+                "GROUP_ID",
+                "CONNECTIONS",
+                "THREADS",
+                "ACTIVE_THREADS",
+                "STANDBY_THREADS",
+                "QUEUE_LENGTH",
+                "HAS_LISTENER",
+                "IS_STALLED",
+                "WAITING_THREADS",
+                "LONG_COMMANDS",
+            ],
+            |group| {
+                vec![
+                    group.group as u64,
+                    group.connections as u64,
+                    group.threads as u64,
+                    group.active as u64,
+                    group.standby as u64,
+                    group.queued as u64,
+                    u64::from(group.has_listener),
+                    u64::from(group.stalled),
+                    group.waiting as u64,
+                    group.long as u64,
+                ]
+            },
+        )
+    }
+
+    fn thread_pool_stats(&self) -> Option<Grid> {
+        self.groups(
+            &[
+                "GROUP_ID",
+                "THREAD_CREATIONS",
+                "THREAD_CREATIONS_DUE_TO_STALL",
+                "WAKES",
+                "WAKES_DUE_TO_STALL",
+                "THROTTLES",
+                "STALLS",
+                "POLLS_BY_LISTENER",
+                "POLLS_BY_WORKER",
+                "DEQUEUES",
+                "COMMANDS",
+            ],
+            |group| {
+                vec![
+                    group.group as u64,
+                    group.creations,
+                    group.creations_due_to_stall,
+                    group.wakes,
+                    group.wakes_due_to_stall,
+                    group.throttles,
+                    group.stalls,
+                    group.polls_by_listener,
+                    group.polls_by_worker,
+                    group.dequeues,
+                    group.commands,
+                ]
+            },
+        )
+    }
+
+    fn connections(&self) -> Option<Vec<Connection>> {
+        let connections = self
+            .0
+            .server()
+            .connections()
+            .into_iter()
+            .map(|info| Connection {
+                id: info.id.get(),
+                peer: info.peer,
+                state: info.state,
+                since: info.since,
+            });
+        Some(connections.collect())
+    }
+
+    fn kill(&self, id: u64) -> Option<bool> {
+        Some(self.0.server().kill(ConnId::from(id)))
+    }
+
+    fn cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+impl ServerAdmin<'_> {
+    /// A row for each group; none if the scheduler has no groups.
+    fn groups(
+        &self,
+        columns: &'static [&'static str],
+        row: impl Fn(&GroupStats) -> Vec<u64>,
+    ) -> Option<Grid> {
+        let groups = self.0.server().stats().groups;
+        let text = |values: Vec<u64>| values.iter().map(u64::to_string).collect();
+        let rows: Vec<_> = groups.iter().map(|group| text(row(group))).collect();
+        (!rows.is_empty()).then_some(Grid { columns, rows })
+    }
+}

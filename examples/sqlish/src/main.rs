@@ -1,0 +1,5 @@
+//! The program: `sqlish serve` and `sqlish client`.
+
+fn main() -> std::process::ExitCode {
+    sqlish::main()
+}

@@ -1,0 +1,561 @@
+//! From a line to a [`Statement`], without allocating: every part borrows from the line.
+//!
+//! A statement is read word by word from the left by a [`Scanner`]; there is no list of tokens, so
+//! the statements that a server sees a hundred thousand times a second cost a few comparisons.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::error::SqlError;
+
+/// One parsed statement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Statement<'a> {
+    Ping,
+    Select {
+        column: Column,
+        table: &'a str,
+        id: u64,
+    },
+    UpdateC {
+        table: &'a str,
+        id: u64,
+        value: Quoted<'a>,
+    },
+    IncrementK {
+        table: &'a str,
+        id: u64,
+    },
+    Begin,
+    Commit,
+    Rollback,
+    Echo(&'a str),
+    Login(&'a str),
+    Answer(&'a str),
+    Sleep(Duration),
+    Benchmark {
+        times: u64,
+        text: Quoted<'a>,
+    },
+    ShowThreadPoolGroups,
+    ShowThreadPoolStats,
+    ShowProcesslist,
+    Kill(u64),
+    Quit,
+}
+
+/// A column of `sbtestN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    Id,
+    K,
+    C,
+    Pad,
+}
+
+/// A string literal as it stands between its quotes, escapes included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quoted<'a>(&'a str);
+
+impl<'a> Quoted<'a> {
+    /// The string that is meant: `''` is a quote, and a backslash escapes as in MySQL. Allocates only
+    /// if there is something to unescape.
+    pub(crate) fn unescaped(self) -> Cow<'a, [u8]> {
+        let mut rest = self.0.as_bytes();
+        if memchr::memchr2(b'\'', b'\\', rest).is_none() {
+            return Cow::Borrowed(rest);
+        }
+        let mut out = Vec::with_capacity(rest.len());
+        while let Some(at) = memchr::memchr2(b'\'', b'\\', rest) {
+            out.extend_from_slice(&rest[..at]);
+            // The scanner has seen a second byte behind every quote and backslash.
+            let Some(&second) = rest.get(at + 1) else {
+                break;
+            };
+            out.push(match (rest[at], second) {
+                (b'\\', b'n') => b'\n',
+                (b'\\', b't') => b'\t',
+                (b'\\', b'r') => b'\r',
+                (b'\\', b'0') => 0,
+                (_, itself) => itself,
+            });
+            rest = &rest[at + 2..];
+        }
+        out.extend_from_slice(rest);
+        Cow::Owned(out)
+    }
+}
+
+/// Removes what may follow a statement: blanks, a carriage return, one semicolon.
+#[inline]
+pub(crate) fn trim(line: &[u8]) -> &[u8] {
+    let line = line.trim_ascii();
+    match line.strip_suffix(b";") {
+        Some(line) => line.trim_ascii_end(),
+        None => line,
+    }
+}
+
+/// Parses a statement that has been [`trim`]med and is not empty.
+#[inline]
+pub(crate) fn parse(statement: &[u8]) -> Result<Statement<'_>, SqlError<'_>> {
+    // The one statement that needs no check of its bytes: it is equal to four known ones.
+    if statement.eq_ignore_ascii_case(b"PING") {
+        return Ok(Statement::Ping);
+    }
+    let text = std::str::from_utf8(statement).map_err(|error| SqlError::InvalidUtf8 {
+        at: error.valid_up_to(),
+    })?;
+    let mut scanner = Scanner { rest: text };
+    let parsed = scanner.statement()?;
+    scanner.end()?;
+    Ok(parsed)
+}
+
+/// What is left to read of a statement.
+struct Scanner<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Scanner<'a> {
+    fn statement(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        let whole = self.rest;
+        let word = self.word();
+        let is = |keyword: &str| word.eq_ignore_ascii_case(keyword);
+        if is("SELECT") {
+            self.select()
+        } else if is("UPDATE") {
+            self.update()
+        } else if is("BEGIN") {
+            Ok(Statement::Begin)
+        } else if is("COMMIT") {
+            Ok(Statement::Commit)
+        } else if is("ROLLBACK") {
+            Ok(Statement::Rollback)
+        } else if is("START") {
+            self.keyword("TRANSACTION")?;
+            Ok(Statement::Begin)
+        } else if is("ECHO") {
+            Ok(Statement::Echo(self.remainder()))
+        } else if is("LOGIN") {
+            self.argument().map(Statement::Login)
+        } else if is("ANSWER") {
+            self.argument().map(Statement::Answer)
+        } else if is("SHOW") {
+            self.show()
+        } else if is("KILL") {
+            self.integer().map(Statement::Kill)
+        } else if is("QUIT") {
+            Ok(Statement::Quit)
+        } else {
+            Err(SqlError::Syntax { near: whole })
+        }
+    }
+
+    /// `SELECT <column> FROM <table> WHERE id = <id>` or one of the two functions.
+    fn select(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        let here = self.rest;
+        let word = self.word();
+        if word.eq_ignore_ascii_case("SLEEP") {
+            return self.sleep();
+        }
+        if word.eq_ignore_ascii_case("BENCHMARK") {
+            return self.benchmark();
+        }
+        if word.is_empty() {
+            return Err(SqlError::Syntax {
+                near: here.trim_ascii_start(),
+            });
+        }
+        self.keyword("FROM")?;
+        let table = self.name()?;
+        let id = self.where_id()?;
+        let column = column_of(word)?;
+        Ok(Statement::Select { column, table, id })
+    }
+
+    /// `UPDATE <table> SET c = '<value>' WHERE id = <id>`, or with `SET k = k + 1`.
+    fn update(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        let table = self.name()?;
+        self.keyword("SET")?;
+        let here = self.rest;
+        let column = self.name()?;
+        self.symbol(b'=')?;
+        match column_of(column)? {
+            Column::C => {
+                let value = self.string()?;
+                let id = self.where_id()?;
+                Ok(Statement::UpdateC { table, id, value })
+            }
+            Column::K => {
+                self.keyword("k")?;
+                self.symbol(b'+')?;
+                let here = self.rest;
+                if self.integer()? != 1 {
+                    return Err(SqlError::Syntax {
+                        near: here.trim_ascii_start(),
+                    });
+                }
+                let id = self.where_id()?;
+                Ok(Statement::IncrementK { table, id })
+            }
+            Column::Id | Column::Pad => Err(SqlError::Syntax {
+                near: here.trim_ascii_start(),
+            }),
+        }
+    }
+
+    fn where_id(&mut self) -> Result<u64, SqlError<'a>> {
+        self.keyword("WHERE")?;
+        self.keyword("id")?;
+        self.symbol(b'=')?;
+        self.integer()
+    }
+
+    /// `(<seconds>)`, whole or with a fraction.
+    fn sleep(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        self.symbol(b'(')?;
+        self.skip_blanks();
+        let here = self.rest;
+        let digits = self.take_while(|byte| byte.is_ascii_digit() || byte == b'.');
+        let seconds: f64 = digits
+            .parse()
+            .map_err(|_| SqlError::Syntax { near: here })?;
+        self.symbol(b')')?;
+        let duration =
+            Duration::try_from_secs_f64(seconds).map_err(|_| SqlError::WrongArguments("sleep"))?;
+        Ok(Statement::Sleep(duration))
+    }
+
+    /// `(<times>, MD5('<text>'))`.
+    fn benchmark(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        self.symbol(b'(')?;
+        let times = self.integer()?;
+        self.symbol(b',')?;
+        self.keyword("MD5")?;
+        self.symbol(b'(')?;
+        let text = self.string()?;
+        self.symbol(b')')?;
+        self.symbol(b')')?;
+        Ok(Statement::Benchmark { times, text })
+    }
+
+    fn show(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        let here = self.rest;
+        let word = self.word();
+        if word.eq_ignore_ascii_case("PROCESSLIST") {
+            return Ok(Statement::ShowProcesslist);
+        }
+        if word.eq_ignore_ascii_case("THREAD_POOL") {
+            let what = self.word();
+            if what.eq_ignore_ascii_case("GROUPS") {
+                return Ok(Statement::ShowThreadPoolGroups);
+            }
+            if what.eq_ignore_ascii_case("STATS") {
+                return Ok(Statement::ShowThreadPoolStats);
+            }
+        }
+        Err(SqlError::Syntax {
+            near: here.trim_ascii_start(),
+        })
+    }
+
+    #[inline]
+    fn skip_blanks(&mut self) {
+        self.rest = self.rest.trim_ascii_start();
+    }
+
+    /// Takes the longest prefix of bytes that belong. No character is cut in two: `belongs` must
+    /// answer the same for all bytes that are not ASCII.
+    #[inline]
+    fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a str {
+        let bytes = self.rest.as_bytes();
+        let end = bytes
+            .iter()
+            .position(|&byte| !belongs(byte))
+            .unwrap_or(bytes.len());
+        let (taken, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        taken
+    }
+
+    /// A run of letters, digits and underscores, possibly none.
+    fn word(&mut self) -> &'a str {
+        self.skip_blanks();
+        self.take_while(|byte| is_word_byte(&byte))
+    }
+
+    /// A word that must be there.
+    fn name(&mut self) -> Result<&'a str, SqlError<'a>> {
+        let word = self.word();
+        if word.is_empty() {
+            Err(self.syntax())
+        } else {
+            Ok(word)
+        }
+    }
+
+    /// A word that must be this one.
+    #[inline]
+    fn keyword(&mut self, keyword: &str) -> Result<(), SqlError<'a>> {
+        self.skip_blanks();
+        // Compared in place: finding out where the word ends first costs twice as much.
+        match self.rest.split_at_checked(keyword.len()) {
+            Some((word, rest))
+                if word.eq_ignore_ascii_case(keyword)
+                    && !rest.as_bytes().first().is_some_and(is_word_byte) =>
+            {
+                self.rest = rest;
+                Ok(())
+            }
+            _ => Err(self.syntax()),
+        }
+    }
+
+    fn symbol(&mut self, symbol: u8) -> Result<(), SqlError<'a>> {
+        self.skip_blanks();
+        if self.rest.as_bytes().first() != Some(&symbol) {
+            return Err(self.syntax());
+        }
+        self.rest = &self.rest[1..];
+        Ok(())
+    }
+
+    fn integer(&mut self) -> Result<u64, SqlError<'a>> {
+        self.skip_blanks();
+        let here = self.rest;
+        let digits = self.take_while(|byte| byte.is_ascii_digit());
+        digits.parse().map_err(|_| SqlError::Syntax { near: here })
+    }
+
+    /// A string in single quotes.
+    fn string(&mut self) -> Result<Quoted<'a>, SqlError<'a>> {
+        self.skip_blanks();
+        let here = self.rest;
+        self.symbol(b'\'')?;
+        let bytes = self.rest.as_bytes();
+        let mut at = 0;
+        while let Some(found) = memchr::memchr2(b'\'', b'\\', &bytes[at..]) {
+            at += found;
+            let pair = bytes[at] == b'\\' || bytes.get(at + 1) == Some(&b'\'');
+            if !pair {
+                let raw = &self.rest[..at];
+                self.rest = &self.rest[at + 1..];
+                return Ok(Quoted(raw));
+            }
+            // Past the end when a backslash is the last byte: the string is not closed.
+            at = bytes.len().min(at + 2);
+        }
+        Err(SqlError::Syntax { near: here })
+    }
+
+    /// Everything up to the end, without the blank in front.
+    fn remainder(&mut self) -> &'a str {
+        let rest = self.rest.strip_prefix([' ', '\t']).unwrap_or(self.rest);
+        self.rest = "";
+        rest
+    }
+
+    /// Everything up to the end: one argument without blanks in it.
+    fn argument(&mut self) -> Result<&'a str, SqlError<'a>> {
+        self.skip_blanks();
+        let argument = self.take_while(|byte| !byte.is_ascii_whitespace());
+        if argument.is_empty() {
+            Err(self.syntax())
+        } else {
+            Ok(argument)
+        }
+    }
+
+    fn end(&mut self) -> Result<(), SqlError<'a>> {
+        self.skip_blanks();
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(self.syntax())
+        }
+    }
+
+    fn syntax(&self) -> SqlError<'a> {
+        SqlError::Syntax { near: self.rest }
+    }
+}
+
+fn is_word_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || *byte == b'_'
+}
+
+fn column_of(name: &str) -> Result<Column, SqlError<'_>> {
+    let is = |column: &str| name.eq_ignore_ascii_case(column);
+    if is("c") {
+        Ok(Column::C)
+    } else if is("k") {
+        Ok(Column::K)
+    } else if is("id") {
+        Ok(Column::Id)
+    } else if is("pad") {
+        Ok(Column::Pad)
+    } else {
+        Err(SqlError::UnknownColumn(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Statement<'_>, SqlError<'_>> {
+        parse(trim(line.as_bytes()))
+    }
+
+    fn near(line: &str) -> &str {
+        match parsed(line) {
+            Err(SqlError::Syntax { near }) => near,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn case_blanks_semicolon_and_carriage_return_do_not_matter() {
+        let expected = Ok(Statement::Select {
+            column: Column::C,
+            table: "sbtest1",
+            id: 7,
+        });
+        for line in [
+            "SELECT c FROM sbtest1 WHERE id=7",
+            "select C from sbtest1 where ID = 7;",
+            "  Select\tc   From sbtest1 WHERE id =7 ; \r",
+        ] {
+            assert_eq!(parsed(line), expected, "{line}");
+        }
+        for line in ["PING", "ping;", "\tPing ;\r"] {
+            assert_eq!(parsed(line), Ok(Statement::Ping), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_statement_is_understood() {
+        let value = Quoted("x");
+        for (line, expected) in [
+            (
+                "UPDATE sbtest2 SET c='x' WHERE id=1",
+                Statement::UpdateC {
+                    table: "sbtest2",
+                    id: 1,
+                    value,
+                },
+            ),
+            (
+                "UPDATE sbtest1 SET k=k+1 WHERE id=3",
+                Statement::IncrementK {
+                    table: "sbtest1",
+                    id: 3,
+                },
+            ),
+            (
+                "update sbtest1 set k = K + 1 where id = 3",
+                Statement::IncrementK {
+                    table: "sbtest1",
+                    id: 3,
+                },
+            ),
+            ("BEGIN", Statement::Begin),
+            ("start transaction", Statement::Begin),
+            ("COMMIT", Statement::Commit),
+            ("ROLLBACK", Statement::Rollback),
+            ("ECHO a  b", Statement::Echo("a  b")),
+            ("ECHO", Statement::Echo("")),
+            ("LOGIN ann", Statement::Login("ann")),
+            ("ANSWER 00ff", Statement::Answer("00ff")),
+            (
+                "SELECT SLEEP(0.25)",
+                Statement::Sleep(Duration::from_millis(250)),
+            ),
+            (
+                "SELECT SLEEP ( 2 )",
+                Statement::Sleep(Duration::from_secs(2)),
+            ),
+            (
+                "SELECT BENCHMARK(1000, MD5('x'))",
+                Statement::Benchmark {
+                    times: 1000,
+                    text: value,
+                },
+            ),
+            ("SHOW THREAD_POOL GROUPS", Statement::ShowThreadPoolGroups),
+            ("SHOW THREAD_POOL STATS", Statement::ShowThreadPoolStats),
+            ("SHOW PROCESSLIST", Statement::ShowProcesslist),
+            ("KILL 12", Statement::Kill(12)),
+            ("QUIT", Statement::Quit),
+        ] {
+            assert_eq!(parsed(line), Ok(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_syntax_error_points_at_the_text_that_is_not_understood() {
+        assert_eq!(near("DROP TABLE sbtest1"), "DROP TABLE sbtest1");
+        assert_eq!(near("PING PONG"), "PING PONG");
+        assert_eq!(near("BEGIN now"), "now");
+        assert_eq!(near("SELECT c FRM sbtest1"), "FRM sbtest1");
+        assert_eq!(near("SELECT * FROM sbtest1"), "* FROM sbtest1");
+        assert_eq!(near("SELECT c FROM sbtest1 WHERE id=x"), "x");
+        assert_eq!(near("SELECT c FROM sbtest1 WHERE id=1 OR 1=1"), "OR 1=1");
+        assert_eq!(
+            near("SELECT c FROM sbtest1 WHERE id=99999999999999999999"),
+            "99999999999999999999"
+        );
+        assert_eq!(near("UPDATE sbtest1 SET k=k+2 WHERE id=1"), "2 WHERE id=1");
+        assert_eq!(
+            near("UPDATE sbtest1 SET pad='x' WHERE id=1"),
+            "pad='x' WHERE id=1"
+        );
+        assert_eq!(near("UPDATE sbtest1 SET c='x WHERE id=1"), "'x WHERE id=1");
+        assert_eq!(near("UPDATE sbtest1 SET c='x\\"), "'x\\");
+        assert_eq!(near("SELECT SLEEP(1.2.3)"), "1.2.3)");
+        assert_eq!(near("SHOW TABLES"), "TABLES");
+        assert_eq!(near("KILL"), "");
+        assert_eq!(near("SELECT"), "");
+        assert_eq!(near("LOGIN ann bob"), "bob");
+        assert_eq!(near("é"), "é");
+    }
+
+    #[test]
+    fn an_unknown_column_is_named() {
+        assert_eq!(
+            parsed("SELECT secret FROM sbtest1 WHERE id=1"),
+            Err(SqlError::UnknownColumn("secret"))
+        );
+    }
+
+    #[test]
+    fn a_sleep_that_no_clock_can_measure_is_refused() {
+        let line = format!("SELECT SLEEP({})", "9".repeat(400));
+        assert_eq!(parsed(&line), Err(SqlError::WrongArguments("sleep")));
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_told_with_their_place() {
+        assert_eq!(parse(b"ECHO \xff"), Err(SqlError::InvalidUtf8 { at: 5 }));
+    }
+
+    #[test]
+    fn strings_are_unescaped_as_in_mysql() {
+        for (raw, meant) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("it''s", "it's"),
+            (r"it\'s", "it's"),
+            (r"a\tb\nc\\d\0", "a\tb\nc\\d\0"),
+            (r"\%é\é", "%éé"),
+            ("''", "'"),
+        ] {
+            let line = format!("UPDATE sbtest1 SET c='{raw}' WHERE id=1");
+            let Ok(Statement::UpdateC { value, .. }) = parsed(&line) else {
+                panic!("{line} is not understood");
+            };
+            assert_eq!(*value.unescaped(), *meant.as_bytes(), "{raw}");
+        }
+    }
+}

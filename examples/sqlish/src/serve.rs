@@ -1,0 +1,90 @@
+//! `sqlish serve`: builds the server from the options, runs it until a signal, drains it.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::{self, ExitCode};
+use std::sync::mpsc;
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use thread_group_pool::{Listen, Server};
+
+use crate::cli::ServeOptions;
+use crate::engine::Engine;
+use crate::handler::SqlishHandler;
+
+/// Serves until SIGTERM or SIGINT. 0 if everybody could finish, 1 if the drain cut somebody off.
+///
+/// # Errors
+/// If the server cannot start.
+pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>> {
+    if options.tcp.is_empty() && options.unix.is_empty() {
+        return Err("nothing to listen on: give --tcp ADDR or --unix PATH".into());
+    }
+    let scheduler = options.scheduler()?;
+    raise_file_limit();
+    // Before the first line of output: whoever has read that may send a signal.
+    let stop = stop_signal()?;
+
+    let handler = SqlishHandler::new(Engine::new(options.engine()));
+    let mut builder = Server::builder()
+        .scheduler(scheduler)
+        .limits(options.limits());
+    let tcp = options.tcp.iter().map(Listen::tcp);
+    let unix = options.unix.iter().map(Listen::unix);
+    for listen in tcp.chain(unix) {
+        let listen = match options.backlog {
+            Some(backlog) => listen.backlog(backlog),
+            None => listen,
+        };
+        builder = builder.listen(listen, handler.clone());
+    }
+    let server = builder.build()?;
+    for address in server.local_addrs() {
+        println!("listening on {address}");
+    }
+    io::stdout().flush()?;
+
+    stop.recv()?;
+    let report = server.drain(options.drain_timeout);
+    println!("{report}");
+    Ok(if report.clean() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+/// Hears of the first SIGTERM or SIGINT. A second one ends the process at once.
+fn stop_signal() -> io::Result<mpsc::Receiver<()>> {
+    let (first, stop) = mpsc::channel();
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            let mut signals = signals.forever();
+            if signals.next().is_some() {
+                // The receiver is gone only if the server is ending anyway.
+                let _ = first.send(());
+            }
+            if let Some(signal) = signals.next() {
+                process::exit(128 + signal);
+            }
+        })?;
+    Ok(stop)
+}
+
+/// Allows as many open files as the hard limit lets us: a connection is one, and the soft limit of
+/// 1,024 that many systems start with is for programs that use `select`.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        eprintln!("sqlish serve: the limit of open files stays as it is: {error}");
+    }
+}

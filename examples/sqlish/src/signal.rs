@@ -1,0 +1,129 @@
+//! What a session sleeps on: one condition, rung by whoever hands it a lock or kills it.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::Place;
+
+/// How often a sleeper asks whether its connection has been cancelled. Only for a cancellation that
+/// did not come by [`Signal::cancel`]: a drain's deadline, a client that hung up.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The bell of one session. A ring is remembered until the session looks, so none is lost; it is a
+/// hint to look, never the news itself, so one too many does no harm.
+#[derive(Debug)]
+pub(crate) struct Signal {
+    state: Mutex<State>,
+    bell: Condvar,
+    /// The row whose lock the session has queued for. Set only by a session that holds locks itself,
+    /// under [`Engine`](crate::Engine)'s lock for circles; cleared by that session at any time.
+    waiting_for: Mutex<Option<Place>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rung: bool,
+    cancelled: bool,
+}
+
+/// Why [`Signal::wait`] is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    Rung,
+    Cancelled,
+    TimedOut,
+}
+
+impl Signal {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            bell: Condvar::new(),
+            waiting_for: Mutex::default(),
+        }
+    }
+
+    /// Call with no mutex held: the sleeper wakes into it.
+    pub(crate) fn ring(&self) {
+        self.state.lock().rung = true;
+        self.bell.notify_one();
+    }
+
+    /// For good: every wait from now on ends at once.
+    pub(crate) fn cancel(&self) {
+        self.state.lock().cancelled = true;
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.state.lock().cancelled
+    }
+
+    pub(crate) fn waiting_for(&self) -> Option<Place> {
+        *self.waiting_for.lock()
+    }
+
+    pub(crate) fn set_waiting_for(&self, place: Option<Place>) {
+        *self.waiting_for.lock() = place;
+    }
+
+    /// Sleeps until rung, cancelled (here or by what `cancelled` says), or `deadline`; no deadline
+    /// is never.
+    pub(crate) fn wait(&self, deadline: Option<Instant>, cancelled: &dyn Fn() -> bool) -> Woken {
+        loop {
+            // Outside the mutex: it is the caller's code.
+            if cancelled() {
+                return Woken::Cancelled;
+            }
+            let mut state = self.state.lock();
+            if !state.rung && !state.cancelled {
+                let now = Instant::now();
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+                match left {
+                    Some(Duration::ZERO) => return Woken::TimedOut,
+                    Some(left) => self.bell.wait_for(&mut state, left.min(POLL)),
+                    None => self.bell.wait_for(&mut state, POLL),
+                };
+            }
+            if state.cancelled {
+                return Woken::Cancelled;
+            }
+            if std::mem::take(&mut state.rung) {
+                return Woken::Rung;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_before_the_wait_is_not_lost_and_is_used_up() {
+        let signal = Signal::new();
+        signal.ring();
+        assert_eq!(signal.wait(None, &|| false), Woken::Rung);
+        assert_eq!(
+            signal.wait(Some(Instant::now()), &|| false),
+            Woken::TimedOut
+        );
+    }
+
+    #[test]
+    fn a_cancelled_session_never_sleeps_again() {
+        let signal = Signal::new();
+        signal.cancel();
+        assert_eq!(signal.wait(None, &|| false), Woken::Cancelled);
+        assert_eq!(signal.wait(None, &|| false), Woken::Cancelled);
+    }
+
+    #[test]
+    fn a_sleeper_asks_whether_its_connection_is_gone() {
+        assert_eq!(Signal::new().wait(None, &|| true), Woken::Cancelled);
+        let asked = std::cell::Cell::new(0);
+        let gone_later = || asked.replace(asked.get() + 1) == 2;
+        assert_eq!(Signal::new().wait(None, &gone_later), Woken::Cancelled);
+    }
+}

@@ -1,0 +1,199 @@
+//! What the program promises to whoever starts it: its output, its exit codes, its signals.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn sqlish(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sqlish"));
+    command.args(arguments.split_whitespace());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// `sqlish serve`, ended with the test.
+struct Served {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Served {
+    fn start(arguments: &str) -> Self {
+        let mut child = sqlish(&format!("serve --rows 100 {arguments}"))
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        Self { child, output }
+    }
+
+    /// What the next line says that it listens on.
+    fn address(&mut self, kind: &str) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it prints UTF-8");
+        let address = line.strip_prefix(&format!("listening on {kind} "));
+        address
+            .unwrap_or_else(|| panic!("{line}"))
+            .trim_end()
+            .to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Its exit code and what else it printed.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.output
+            .read_to_string(&mut rest)
+            .expect("it prints UTF-8");
+        (self.child.wait().expect("it ends").code(), rest)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Gone already, when the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `sqlish client` with this as its input.
+fn client(arguments: &str, statements: &str) -> Output {
+    let mut command = sqlish(&format!("client {arguments}"));
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut input = child.stdin.take().expect("it is piped");
+    // It may end before it has read everything; its exit code tells.
+    let _ = input.write_all(statements.as_bytes());
+    drop(input);
+    child.wait_with_output().expect("it ends")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("it prints UTF-8")
+}
+
+fn socket_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("sqlish-program-{}-{name}.sock", std::process::id()))
+}
+
+#[test]
+fn it_serves_tcp_and_unix_at_once_and_drains_on_sigterm() {
+    for scheduler in ["pool --groups 2", "per-connection"] {
+        let path = socket_path("both");
+        let mut served = Served::start(&format!(
+            "--scheduler {scheduler} --tcp 127.0.0.1:0 --unix {}",
+            path.display()
+        ));
+        let (tcp, unix) = (served.address("tcp"), served.address("unix"));
+        for address in [format!("--tcp {tcp}"), format!("--unix {unix}")] {
+            let output = client(
+                &address,
+                "PING\n\nECHO hello; \nselect id from sbtest1 where id=7",
+            );
+            assert_eq!(text(&output.stdout), "OK\nROW\thello\nOK\nROW\t7\nOK\n");
+            assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        }
+        served.signal(Signal::TERM);
+        let (code, report) = served.end();
+        assert_eq!(code, Some(0), "{report}");
+        assert!(!report.is_empty(), "it reports how the drain went");
+        assert!(!path.exists(), "the socket's path is left over");
+    }
+}
+
+#[test]
+fn the_client_tells_by_its_exit_code_whether_a_statement_failed() {
+    let mut served = Served::start("--tcp 127.0.0.1:0");
+    let address = format!("--tcp {}", served.address("tcp"));
+    let output = client(&address, "nonsense\nPING\n");
+    assert_eq!(output.status.code(), Some(1));
+    let lines: Vec<_> = text(&output.stdout).lines().collect();
+    assert!(
+        lines[0].starts_with("ERR\t1064\t") && lines[1..] == ["OK"],
+        "{lines:?}"
+    );
+    let output = client(&address, "QUIT\nPING\n");
+    assert_eq!(
+        (output.status.code(), text(&output.stdout)),
+        (Some(0), "OK\n")
+    );
+}
+
+#[test]
+fn the_client_logs_in_where_a_secret_is_required() {
+    let mut served = Served::start("--tcp 127.0.0.1:0 --require-login open-sesame");
+    let address = format!("--tcp {}", served.address("tcp"));
+    let output = client(
+        &format!("{address} --user ann --secret open-sesame"),
+        "PING\n",
+    );
+    assert_eq!(
+        (output.status.code(), text(&output.stdout)),
+        (Some(0), "OK\n")
+    );
+    let output = client(&format!("{address} --user ann --secret guess"), "PING\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("sqlish client: login failed: ERR\t1045"));
+    assert_eq!(client(&address, "PING\n").status.code(), Some(1));
+}
+
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    let mut served = Served::start("--tcp 127.0.0.1:0 --drain-timeout 100000");
+    let address = served.address("tcp");
+    let mut busy = sqlish(&format!("client --tcp {address}"));
+    let mut busy = busy.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut input = busy.stdin.take().expect("it is piped");
+    input
+        .write_all(b"SELECT SLEEP(100000)\n")
+        .expect("it reads");
+    while !text(&client(&format!("--tcp {address}"), "SHOW PROCESSLIST\n").stdout)
+        .contains("sleeping")
+    {
+        std::thread::yield_now();
+    }
+    // Two different ones, so that they cannot be merged while pending.
+    served.signal(Signal::TERM);
+    served.signal(Signal::INT);
+    let (code, _) = served.end();
+    assert!(matches!(code, Some(130 | 143)), "{code:?}");
+    assert_eq!(busy.wait().expect("it ends").code(), Some(2));
+}
+
+#[test]
+fn what_cannot_work_is_told_in_one_line_with_exit_code_2() {
+    let mut served = Served::start("--tcp 127.0.0.1:0");
+    let taken = served.address("tcp");
+    for arguments in [
+        "",
+        "prove",
+        "serve",
+        "serve --tcp 127.0.0.1:0 --speed 9",
+        "serve --tcp 127.0.0.1:0 --rows none",
+        "serve --rows 1 --tcp 127.0.0.1:0 --groups 0",
+        "serve --tcp 127.0.0.1:0 --scheduler per-connection --groups 2",
+        "serve --rows 1 --tcp nowhere",
+        "serve --rows 1 --unix /nonexistent/directory/socket",
+        &format!("serve --rows 1 --tcp {taken}"),
+        "client",
+        "client --tcp 127.0.0.1:1",
+        "client --unix /nonexistent/socket",
+    ] {
+        let output = sqlish(arguments).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert_eq!(text(&output.stdout), "", "{arguments}");
+        assert_eq!(
+            text(&output.stderr).lines().count(),
+            1,
+            "{arguments}: {output:?}"
+        );
+    }
+}

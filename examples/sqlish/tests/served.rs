@@ -1,0 +1,292 @@
+//! What clients are promised, under both schedulers and over both transports.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use sqlish::{EngineConfig, LINE_MAX};
+use thread_group_pool::Limits;
+
+use common::{Kind, Site, Transport, code, everywhere, small};
+
+fn under_all(test: impl Fn(&Site, Transport)) {
+    everywhere(&Limits::default(), &small(), test);
+}
+
+#[test]
+fn a_conversation_from_greeting_to_quit() {
+    under_all(|site, transport| {
+        let mut client = site.connect(transport);
+        assert_eq!(client.ask("PING"), "OK");
+        assert_eq!(client.ask("echo a\tb\\c"), "ROW\ta\\tb\\\\c\nOK");
+        assert_eq!(client.value("SELECT c FROM sbtest1 WHERE id=1").len(), 119);
+        let k: u64 = client
+            .value("SELECT k FROM sbtest1 WHERE id=1")
+            .parse()
+            .expect("a number");
+        client.run(&["BEGIN"]);
+        assert_eq!(
+            client.ask("UPDATE sbtest1 SET k=k+1 WHERE id=1;\r"),
+            "OK\t1"
+        );
+        assert_eq!(
+            client.value("SELECT k FROM sbtest1 WHERE id=1"),
+            (k + 1).to_string()
+        );
+        client.run(&["ROLLBACK"]);
+        assert_eq!(
+            client.value("SELECT k FROM sbtest1 WHERE id=1"),
+            k.to_string()
+        );
+        assert_eq!(code(&client.ask("DROP DATABASE test")), 1064);
+        assert_eq!(client.ask("SELECT SLEEP(0.001)"), "ROW\t0\nOK");
+        assert_eq!(
+            client.ask("SELECT BENCHMARK(100, MD5('when'))"),
+            "ROW\t0\nOK"
+        );
+        assert_eq!(client.ask("QUIT"), "OK");
+        assert_eq!(client.rest(), "");
+    });
+}
+
+#[test]
+fn replies_come_in_order_however_the_statements_are_cut() {
+    let statements: String = (0..200).map(|n| format!("ECHO {n}\nPING\n")).collect();
+    let expected: String = (0..200).map(|n| format!("ROW\t{n}\nOK\nOK\n")).collect();
+    under_all(|site, transport| {
+        for chunk in [statements.len(), 1000, 7, 1] {
+            let mut client = site.connect(transport);
+            for piece in statements.as_bytes().chunks(chunk) {
+                client.send(piece);
+            }
+            client.end_input();
+            assert_eq!(client.rest(), expected, "in pieces of {chunk}");
+        }
+    });
+}
+
+#[test]
+fn half_a_statement_at_the_end_of_input_is_not_executed() {
+    under_all(|site, transport| {
+        let mut client = site.connect(transport);
+        let k = client.value("SELECT k FROM sbtest1 WHERE id=2");
+        client.send("PING\nUPDATE sbtest1 SET k=k+1 WHERE id=2");
+        client.end_input();
+        let rest = client.rest();
+        let error = rest.strip_prefix("OK\n").expect("PING was answered");
+        assert_eq!(code(error), 1064, "{error}");
+        let mut other = site.connect(transport);
+        assert_eq!(other.value("SELECT k FROM sbtest1 WHERE id=2"), k);
+    });
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_an_error_and_the_connection_goes_on() {
+    under_all(|site, transport| {
+        let mut client = site.connect(transport);
+        client.send(b"ECHO \xc3\x28\n\xff\n");
+        assert_eq!(code(&client.reply()), 1300);
+        assert_eq!(code(&client.reply()), 1300);
+        assert_eq!(client.ask("ECHO \u{e4}"), "ROW\t\u{e4}\nOK");
+    });
+}
+
+#[test]
+fn the_longest_line_is_served_and_a_longer_one_is_refused_with_a_close() {
+    under_all(|site, transport| {
+        let mut client = site.connect(transport);
+        let text = "x".repeat(LINE_MAX - "ECHO \n".len());
+        assert_eq!(
+            client.ask(&format!("ECHO {text}")),
+            format!("ROW\t{text}\nOK")
+        );
+        // As much as is looked at and no more, so that nothing unread turns the close into a reset.
+        client.send(vec![b'x'; LINE_MAX]);
+        assert_eq!(code(&client.reply()), 1153);
+        assert_eq!(client.rest(), "");
+    });
+}
+
+#[test]
+fn kill_ends_whatever_a_connection_is_doing() {
+    under_all(|site, transport| {
+        let mut admin = site.connect(transport);
+        let mut holder = site.connect(transport);
+        holder.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=3"]);
+        for (statement, doing) in [
+            (
+                "UPDATE sbtest1 SET k=k+1 WHERE id=3",
+                "waiting for a row lock",
+            ),
+            ("SELECT SLEEP(100000)", "sleeping"),
+            (
+                "SELECT BENCHMARK(18446744073709551615, MD5('x'))",
+                "computing",
+            ),
+        ] {
+            let mut victim = site.connect(transport);
+            victim.send(format!("{statement}\n"));
+            admin.ask_until("SHOW PROCESSLIST", doing);
+            assert_eq!(admin.ask(&format!("KILL {}", victim.id)), "OK");
+            let last_words = victim.rest();
+            assert!(!last_words.contains("OK"), "{statement}: {last_words}");
+        }
+        let mut idle = site.connect(transport);
+        assert_eq!(admin.ask(&format!("KILL {}", idle.id)), "OK");
+        assert_eq!(code(&idle.rest()), 1927);
+        assert_eq!(code(&admin.ask("KILL 123456789")), 1094);
+        holder.run(&["COMMIT"]);
+        admin.run(&["UPDATE sbtest1 SET k=k+1 WHERE id=3"]);
+    });
+}
+
+#[test]
+fn a_connection_that_goes_away_gives_up_its_locks() {
+    under_all(|site, transport| {
+        let mut me = site.connect(transport);
+        let k = me.value("SELECT k FROM sbtest1 WHERE id=4");
+        let mut leaver = site.connect(transport);
+        leaver.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=4"]);
+        drop(leaver);
+        me.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=4", "ROLLBACK"]);
+        assert_eq!(me.value("SELECT k FROM sbtest1 WHERE id=4"), k);
+    });
+}
+
+#[test]
+fn many_who_wait_for_one_row_leave_the_server_serving_and_all_get_it() {
+    const WAITERS: u64 = 20;
+    under_all(|site, transport| {
+        let mut holder = site.connect(transport);
+        let k: u64 = holder
+            .value("SELECT k FROM sbtest1 WHERE id=5")
+            .parse()
+            .expect("a number");
+        holder.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=5"]);
+        let mut waiters: Vec<_> = (0..WAITERS).map(|_| site.connect(transport)).collect();
+        for waiter in &mut waiters {
+            waiter.send("UPDATE sbtest1 SET k=k+1 WHERE id=5\n");
+        }
+        let mut watcher = site.connect(transport);
+        while watcher
+            .ask("SHOW PROCESSLIST")
+            .matches("waiting for a row lock")
+            .count() as u64
+            != WAITERS
+        {
+            thread::yield_now();
+        }
+        holder.run(&["COMMIT"]);
+        for waiter in &mut waiters {
+            assert_eq!(waiter.reply(), "OK\t1");
+        }
+        let after = watcher.value("SELECT k FROM sbtest1 WHERE id=5");
+        assert_eq!(after, (k + 1 + WAITERS).to_string());
+    });
+}
+
+#[test]
+fn a_deadlock_is_found_and_one_of_the_two_goes_through() {
+    under_all(|site, transport| {
+        let (mut one, mut two) = (site.connect(transport), site.connect(transport));
+        one.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=6"]);
+        two.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=7"]);
+        one.send("UPDATE sbtest1 SET k=k+1 WHERE id=7\n");
+        two.send("UPDATE sbtest1 SET k=k+1 WHERE id=6\n");
+        let (one, two) = (one.reply(), two.reply());
+        let mut codes = [code(&one), code(&two)];
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 1213], "{one}, {two}");
+    });
+}
+
+#[test]
+fn show_tells_of_the_pool_and_says_when_there_is_none() {
+    under_all(|site, transport| {
+        let mut client = site.connect(transport);
+        client.run(&["LOGIN ann"]);
+        let list = client.ask("SHOW PROCESSLIST");
+        let mine = format!("ROW\t{}\tann\t", client.id);
+        let row = list
+            .lines()
+            .find(|line| line.starts_with(&mine))
+            .expect("it lists the asker");
+        assert!(row.ends_with("\tlisting\tSHOW PROCESSLIST"), "{row}");
+        for statement in ["SHOW THREAD_POOL GROUPS", "SHOW THREAD_POOL STATS"] {
+            let reply = client.ask(statement);
+            if site.kind == Kind::PerConnection {
+                assert_eq!(code(&reply), 1235, "{reply}");
+                continue;
+            }
+            let lines: Vec<Vec<_>> = reply
+                .lines()
+                .map(|line| line.split('\t').collect())
+                .collect();
+            let [names, group, ok] = lines.as_slice() else {
+                panic!("{reply}")
+            };
+            assert_eq!((names[1], group[1], ok[0]), ("GROUP_ID", "0", "OK"));
+            assert_eq!(names.len(), group.len());
+        }
+    });
+}
+
+#[test]
+fn nothing_is_served_before_the_login_that_the_server_requires() {
+    let engine = EngineConfig {
+        login_secret: Some("secret".to_owned()),
+        ..small()
+    };
+    everywhere(&Limits::default(), &engine, |site, transport| {
+        let mut client = site.connect(transport);
+        assert_eq!(code(&client.ask("PING")), 1045);
+        assert!(client.ask("LOGIN ann").starts_with("ROW\tchallenge\t"));
+        assert_eq!(code(&client.ask("PING")), 1045);
+        assert_eq!(code(&client.ask("ANSWER 00")), 1045);
+        assert_eq!(client.rest(), "");
+    });
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    everywhere(
+        &Limits::default().max_connections(1),
+        &small(),
+        |site, transport| {
+            let mut client = site.connect(transport);
+            assert_eq!(code(&site.call(transport).rest()), 1040);
+            assert_eq!(client.ask("PING"), "OK");
+            assert_eq!(client.ask("QUIT"), "OK");
+            assert_eq!(client.rest(), "");
+            while site.server.handle().stats().connections != 0 {
+                thread::yield_now();
+            }
+        },
+    );
+}
+
+#[test]
+fn a_silent_client_is_told_why_it_is_closed() {
+    let limits = Limits::default()
+        .idle_timeout(Duration::from_millis(50))
+        .read_timeout(Duration::from_millis(50));
+    everywhere(&limits, &small(), |site, transport| {
+        assert_eq!(code(&site.connect(transport).rest()), 4031);
+        let mut slow = site.connect(transport);
+        slow.send("PI");
+        assert_eq!(code(&slow.rest()), 1159);
+    });
+}
+
+#[test]
+fn a_drain_tells_idle_clients_and_rolls_back() {
+    for kind in [Kind::Pool, Kind::PerConnection] {
+        let site = Site::new(kind, small(), Limits::default());
+        let mut client = site.connect(Transport::Unix);
+        client.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=1"]);
+        let report = site.server.drain(Duration::from_secs(60));
+        assert!(report.clean(), "{report}");
+        assert_eq!(code(&client.rest()), 1053);
+    }
+}

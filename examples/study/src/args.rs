@@ -1,0 +1,369 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::Arg::{Long, Short, Value};
+use lexopt::ValueExt;
+
+use crate::cpu::{self, Split};
+use crate::error::{Error, Result};
+use crate::plan::{self, Scheduler, Transport, Workload};
+use crate::run::Plan;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+study measures one database server under several schedulers, 16 to 4096 clients.
+
+usage: study table [options]
+
+  --workload LIST      ping, point_select, update_nokey, or all    [point_select]
+  --scheduler LIST     pool, per-connection, std-loop (a hand-written thread-per-
+                       connection loop), event-loop (one epoll thread and no
+                       scheduler: the floor), or all               [pool,per-connection]
+  --transport LIST     unix, tcp, or all                           [unix]
+  --clients LIST       16,64,256 or doubling: 16..4096, 16,32,...,4096   [16..4096]
+  --seconds S          how long a round measures                   [1]
+  --warmup S           how long it warms up before                 [0.25]
+  --rounds N           rounds of each cell, schedulers interleaved [3]
+  --server-cpus LIST   where the servers run, as 0,2-5             [three quarters]
+  --client-cpus LIST   where the load generator runs               [a quarter, at least one]
+  --rows N             rows of the table that every server builds  [1000000]
+  --groups N           groups of the pool                          [one for each server CPU]
+  --port N             TCP port of the first server, the next one takes N + 1   [free ones]
+  --json FILE          also write the machine and all cells as JSON
+  --csv FILE           also write all cells as CSV
+
+The table goes to standard output, progress and warnings to standard error. The exit
+code is 2 when the run cannot be made as asked, 1 when it fails or a cell has errors.
+";
+
+/// What was asked for.
+#[derive(Debug)]
+pub enum Command {
+    /// Print [`HELP`].
+    Help,
+    /// Measure and print a table.
+    Table(Box<Table>),
+}
+
+/// The arguments of `study table`.
+#[derive(Debug)]
+pub struct Table {
+    /// What to measure.
+    pub plan: Plan,
+    /// Where the JSON goes.
+    pub json: Option<PathBuf>,
+    /// Where the CSV goes.
+    pub csv: Option<PathBuf>,
+}
+
+/// Reads the arguments, without the program's name. `cpus` are those that may be used, and
+/// `core_of` says which of them are one core.
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    cpus: &[usize],
+    core_of: impl Fn(usize) -> usize,
+) -> Result<Command> {
+    let mut parser = lexopt::Parser::from_args(args);
+    match parser.next().map_err(Error::usage)? {
+        Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "help" => Ok(Command::Help),
+        Some(Long("help") | Short('h')) => Ok(Command::Help),
+        Some(Value(name)) => Err(Error::usage(format!(
+            "no subcommand '{}'; there is: table (see --help)",
+            name.to_string_lossy()
+        ))),
+        Some(other) => Err(Error::usage(other.unexpected())),
+        None => Err(Error::usage(
+            "what to do? There is: study table (see --help)",
+        )),
+    }
+}
+
+fn table(
+    parser: &mut lexopt::Parser,
+    cpus: &[usize],
+    core_of: impl Fn(usize) -> usize,
+) -> Result<Command> {
+    let mut workloads = vec![Workload::PointSelect];
+    let mut schedulers = vec![Scheduler::Pool, Scheduler::PerConnection];
+    let mut transports = vec![Transport::Unix];
+    let mut clients = plan::parse_clients("16..4096")?;
+    let (mut seconds, mut warmup, mut rounds) =
+        (Duration::from_secs(1), Duration::from_millis(250), 3);
+    let (mut server_cpus, mut client_cpus) = (None, None);
+    // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
+    let (mut rows, mut groups, mut port) = (1_000_000, None, None);
+    let (mut json, mut csv) = (None, None);
+    while let Some(arg) = parser.next().map_err(Error::usage)? {
+        match arg {
+            Long("workload") => workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?,
+            Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
+            Long("transport") => transports = plan::parse_names(&text(parser)?, &Transport::ALL)?,
+            Long("clients") => clients = plan::parse_clients(&text(parser)?)?,
+            Long("seconds") => seconds = duration("--seconds", &text(parser)?, false)?,
+            Long("warmup") => warmup = duration("--warmup", &text(parser)?, true)?,
+            Long("rounds") => rounds = number("--rounds", &text(parser)?, 1..=1_000)? as usize,
+            Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
+            Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
+            Long("rows") => rows = number("--rows", &text(parser)?, 1..=100_000_000)?,
+            Long("groups") => {
+                groups = Some(number("--groups", &text(parser)?, 1..=4_096)? as usize)
+            }
+            Long("port") => port = Some(number("--port", &text(parser)?, 1..=65_535)? as u16),
+            Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
+            Long("csv") => csv = Some(parser.value().map_err(Error::usage)?.into()),
+            Long("help") | Short('h') => return Ok(Command::Help),
+            other => return Err(Error::usage(other.unexpected())),
+        }
+    }
+    let split = divide(cpus, server_cpus, client_cpus, core_of);
+    let groups = groups.unwrap_or(split.server.len());
+    let plan = Plan {
+        workloads,
+        schedulers,
+        transports,
+        clients,
+        seconds,
+        warmup,
+        rounds,
+        split,
+        rows,
+        groups,
+        port,
+    };
+    Ok(Command::Table(Box::new(Table { plan, json, csv })))
+}
+
+/// Who runs where: as asked, and whoever was not mentioned gets what is left, or its usual part if
+/// nothing is.
+fn divide(
+    cpus: &[usize],
+    server: Option<Vec<usize>>,
+    client: Option<Vec<usize>>,
+    core_of: impl Fn(usize) -> usize,
+) -> Split {
+    let usual = cpu::split(cpus, core_of);
+    let left = |taken: &[usize]| {
+        cpus.iter()
+            .copied()
+            .filter(|cpu| !taken.contains(cpu))
+            .collect::<Vec<_>>()
+    };
+    let or =
+        |some: Vec<usize>, usual: &Vec<usize>| if some.is_empty() { usual.clone() } else { some };
+    match (server, client) {
+        (None, None) => usual,
+        (Some(server), Some(client)) => Split { server, client },
+        (None, Some(client)) => Split {
+            server: or(left(&client), &usual.server),
+            client,
+        },
+        (Some(server), None) => {
+            let mut free = left(&server);
+            // The client is one thread; more than its quarter would only be kept from others.
+            free.drain(..free.len().saturating_sub(usual.client.len()));
+            Split {
+                client: or(free, &usual.client),
+                server,
+            }
+        }
+    }
+}
+
+fn text(parser: &mut lexopt::Parser) -> Result<String> {
+    parser
+        .value()
+        .and_then(ValueExt::string)
+        .map_err(Error::usage)
+}
+
+fn usable(text: &str, cpus: &[usize]) -> Result<Vec<usize>> {
+    let list = plan::parse_cpus(text)?;
+    cpu::check(&list, cpus)?;
+    Ok(list)
+}
+
+fn number(name: &str, text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64> {
+    text.parse()
+        .ok()
+        .filter(|n| range.contains(n))
+        .ok_or_else(|| {
+            Error::usage(format!(
+                "{name} is a number from {} to {}, not '{text}'",
+                range.start(),
+                range.end()
+            ))
+        })
+}
+
+/// The longest warm-up or measurement; longer ones are typing mistakes.
+const DURATION_MAX: Duration = Duration::from_secs(3_600);
+
+fn duration(name: &str, text: &str, may_be_zero: bool) -> Result<Duration> {
+    let duration = text
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration
+        .filter(|d| *d <= DURATION_MAX && (may_be_zero || !d.is_zero()))
+        .ok_or_else(|| {
+            let least = if may_be_zero { "from" } else { "above" };
+            Error::usage(format!(
+                "{name} is a number of seconds {least} 0 and up to 3600, not '{text}'"
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command> {
+        parse(
+            line.split_whitespace().map(OsString::from),
+            &[0, 1, 2, 3],
+            |cpu| cpu,
+        )
+    }
+
+    fn table(line: &str) -> Table {
+        match parsed(line) {
+            Ok(Command::Table(table)) => *table,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_plain_command_measures_both_schedulers_to_4096_clients() {
+        let Table { plan, json, csv } = table("table");
+        assert_eq!(plan.workloads, [Workload::PointSelect]);
+        assert_eq!(plan.schedulers, [Scheduler::Pool, Scheduler::PerConnection]);
+        assert_eq!(plan.transports, [Transport::Unix]);
+        assert_eq!(
+            (
+                plan.clients.first(),
+                plan.clients.last(),
+                plan.clients.len()
+            ),
+            (Some(&16), Some(&4096), 9)
+        );
+        assert_eq!(
+            plan.split,
+            Split {
+                server: vec![0, 1, 2],
+                client: vec![3]
+            }
+        );
+        assert_eq!((plan.groups, json, csv), (3, None, None));
+        // The promise of the README: under two minutes, half a second a round for connecting
+        // included.
+        let round = plan.seconds + plan.warmup + Duration::from_millis(500);
+        assert!(round * plan.rounds_in_all() as u32 <= Duration::from_secs(120));
+    }
+
+    #[test]
+    fn every_option_arrives_in_the_plan() {
+        let Table { plan, json, csv } = table(
+            "table --workload all --scheduler event-loop,pool --transport unix,tcp \
+             --clients 4,8 --seconds 0.1 --warmup 0 --rounds=11 --server-cpus 0-1 \
+             --client-cpus 2 --rows 10 --groups 7 --port 4000 \
+             --json a.json --csv a.csv",
+        );
+        assert_eq!(plan.workloads, Workload::ALL);
+        assert_eq!(plan.schedulers, [Scheduler::EventLoop, Scheduler::Pool]);
+        assert_eq!(plan.transports, [Transport::Unix, Transport::Tcp]);
+        assert_eq!(plan.clients, [4, 8]);
+        assert_eq!(
+            (plan.seconds, plan.warmup, plan.rounds),
+            (Duration::from_millis(100), Duration::ZERO, 11)
+        );
+        assert_eq!(
+            plan.split,
+            Split {
+                server: vec![0, 1],
+                client: vec![2]
+            }
+        );
+        assert_eq!((plan.rows, plan.groups, plan.port), (10, 7, Some(4000)));
+        assert_eq!((json, csv), (Some("a.json".into()), Some("a.csv".into())));
+        assert_eq!(
+            (plan.rounds_in_all(), plan.files_needed()),
+            (3 * 2 * 2 * 2 * 11, 72)
+        );
+    }
+
+    #[test]
+    fn whoever_is_not_mentioned_gets_the_cpus_that_are_left() {
+        assert_eq!(
+            table("table --client-cpus 0").plan.split,
+            Split {
+                server: vec![1, 2, 3],
+                client: vec![0]
+            }
+        );
+        assert_eq!(
+            table("table --server-cpus 3").plan.split,
+            Split {
+                server: vec![3],
+                client: vec![2]
+            }
+        );
+        assert_eq!(
+            table("table --server-cpus 0-3").plan.split,
+            Split {
+                server: (0..4).collect(),
+                client: vec![3]
+            }
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_one_line_and_exit_code_2() {
+        for line in [
+            "",
+            "tabel",
+            "--table",
+            "table --clients",
+            "table --clients 0",
+            "table --seconds 0",
+            "table --seconds -1",
+            "table --seconds NaN",
+            "table --seconds 3601",
+            "table --warmup x",
+            "table --rounds 0",
+            "table --server-cpus 4",
+            "table --client-cpus x",
+            "table --scheduler pool,pool",
+            "table --workload oltp",
+            "table --transport udp",
+            "table --port 65536",
+            "table --groups 0",
+            "table --rows 0",
+            "table --nonsense",
+            "table extra",
+        ] {
+            let error = parsed(line).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(
+                !error.to_string().contains('\n') && !error.to_string().is_empty(),
+                "{line}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn help_is_given_wherever_it_is_asked_for() {
+        for line in [
+            "help",
+            "--help",
+            "-h",
+            "table --help",
+            "table --rounds 3 -h",
+        ] {
+            assert!(matches!(parsed(line), Ok(Command::Help)), "{line}");
+        }
+    }
+}

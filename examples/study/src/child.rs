@@ -1,0 +1,249 @@
+//! The parent's side of a server process: starts it, waits until it listens, tells when it has come
+//! to rest, and sees to it that it ends.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::load::Endpoint;
+use crate::plan::{Scheduler, Transport};
+use crate::process;
+use crate::server::Spec;
+
+/// How long a server may take to build its rows and listen.
+const START_WITHIN: Duration = Duration::from_secs(120);
+
+/// How long it may take to be rid of its clients after they have left.
+const SETTLE_WITHIN: Duration = Duration::from_secs(20);
+
+/// A server is at rest when it has used no CPU for this long; two ticks of the clock that tells.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Descriptors that a server may open after it has said that it listens, such as the poller of a
+/// thread that starts late.
+const LATE_DESCRIPTORS: usize = 8;
+
+/// A server to be started: [`Spec`] but for the place where it listens.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// Which of the four.
+    pub scheduler: Scheduler,
+    /// Over what.
+    pub transport: Transport,
+    /// The TCP port; 0 is any free one.
+    pub port: u16,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Groups of the pool.
+    pub groups: usize,
+    /// Where it may run.
+    pub cpus: Vec<usize>,
+}
+
+/// A running server process. It ends when this is dropped, and when this process ends, however it
+/// does.
+#[derive(Debug)]
+pub struct Server {
+    process: Child,
+    endpoint: Endpoint,
+    scheduler: Scheduler,
+    /// Goes when the process has gone.
+    _folder: Option<Folder>,
+    descriptors_idle: usize,
+}
+
+impl Server {
+    /// Starts this program again as a server and waits until it listens.
+    pub fn start(order: &Order) -> Result<Server> {
+        let (endpoint, folder) = match order.transport {
+            Transport::Tcp => (Endpoint::Tcp(([127, 0, 0, 1], order.port).into()), None),
+            Transport::Unix => {
+                let folder = Folder::create().map_err(|error| {
+                    Error::usage(format!("cannot create a folder for the socket: {error}"))
+                })?;
+                (Endpoint::Unix(folder.socket()), Some(folder))
+            }
+        };
+        let spec = Spec {
+            scheduler: order.scheduler,
+            endpoint,
+            rows: order.rows,
+            groups: order.groups,
+            cpus: order.cpus.clone(),
+        };
+        // The running image itself, which stays right when the file is rebuilt under a long run.
+        let process = Command::new("/proc/self/exe")
+            .args(spec.to_args())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Out of reach of the terminal's Ctrl-C: the server sees its parent leave, and tidies
+            // up.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Error::run(format!("cannot start the server process: {error}")))?;
+        let Spec {
+            scheduler,
+            endpoint,
+            ..
+        } = spec;
+        let mut server = Server {
+            process,
+            endpoint,
+            scheduler,
+            _folder: folder,
+            descriptors_idle: 0,
+        };
+        server.endpoint = server.await_listening()?;
+        server.descriptors_idle = process::descriptors(server.pid()).map_err(|_| server.died())?;
+        Ok(server)
+    }
+
+    /// The process's number.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Waits until the server has let go of all its clients and does nothing more, so that it takes
+    /// no time from the server that is measured next. From then on it costs nothing: all four sleep
+    /// until a client comes.
+    pub fn settle(&mut self) -> Result<()> {
+        let deadline = Instant::now() + SETTLE_WITHIN;
+        let mut cpu_before = None;
+        loop {
+            let open = process::descriptors(self.pid()).map_err(|_| self.died())?;
+            let cpu = process::cpu_time(self.pid()).map_err(|_| self.died())?;
+            if open <= self.descriptors_idle + LATE_DESCRIPTORS && cpu_before == Some(cpu) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(Error::run(format!(
+                    "the {} server holds {open} descriptors {SETTLE_WITHIN:?} after its \
+                     clients have left (it began with \
+                     {}), or finds no rest",
+                    self.scheduler, self.descriptors_idle
+                )));
+            }
+            cpu_before = Some(cpu);
+            thread::sleep(QUIET);
+        }
+    }
+
+    fn await_listening(&mut self) -> Result<Endpoint> {
+        let line = self.first_line()?;
+        match line.split_once('\t') {
+            Some(("LISTENING", place)) => match &self.endpoint {
+                Endpoint::Unix(_) => Ok(Endpoint::Unix(place.into())),
+                Endpoint::Tcp(_) => {
+                    let address = place
+                        .parse()
+                        .map_err(|_| Error::run(format!("'{place}' is no address")))?;
+                    Ok(Endpoint::Tcp(address))
+                }
+            },
+            Some(("FAILED", why)) => Err(Error::usage(format!(
+                "the {} server: {why}",
+                self.scheduler
+            ))),
+            _ => Err(self.died()),
+        }
+    }
+
+    /// What the server says, up to its first newline or the end.
+    fn first_line(&mut self) -> Result<String> {
+        let failed = |error: io::Error| Error::run(format!("cannot hear the server: {error}"));
+        let deadline = Instant::now() + START_WITHIN;
+        let Some(stdout) = self.process.stdout.as_mut() else {
+            return Ok(String::new());
+        };
+        let mut line = Vec::new();
+        let mut piece = [0; 256];
+        while !line.contains(&b'\n') {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match poll(&mut [PollFd::new(stdout, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => {
+                    return Err(Error::run(format!(
+                        "the {} server does not listen after {START_WITHIN:?}",
+                        self.scheduler
+                    )));
+                }
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(failed(error.into())),
+            }
+            match stdout.read(&mut piece).map_err(failed)? {
+                0 => break,
+                n => line.extend_from_slice(&piece[..n]),
+            }
+        }
+        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(line).into_owned())
+    }
+
+    fn died(&mut self) -> Error {
+        // It may be a zombie: its pipes and its files in /proc end before it can be waited for.
+        let _ = self.process.kill();
+        let how = self
+            .process
+            .wait()
+            .map_or_else(|error| error.to_string(), |status| status.to_string());
+        Error::run(format!("the {} server died ({how})", self.scheduler))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has nothing to lose, and the next server must not wait for it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder of its own for a Unix socket, so that no other file is ever taken for it.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+
+    fn create() -> io::Result<Folder> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            // Relaxed: only that no two are the same matters.
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("study-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Folder(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.socket());
+        let _ = fs::remove_dir(&self.0);
+    }
+}

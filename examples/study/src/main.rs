@@ -1,0 +1,122 @@
+//! `study table`: measures, prints, writes. See `study --help`.
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> std::process::ExitCode {
+    eprintln!("study: it measures with epoll, CPU affinity and /proc, so it needs Linux");
+    std::process::ExitCode::from(2)
+}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    linux::main()
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::io::{self, IsTerminal, Write};
+    use std::process::ExitCode;
+
+    use indicatif::{ProgressBar, ProgressStyle};
+    use study::args::{self, Command, HELP, Table};
+    use study::error::{Error, Result};
+    use study::machine::Machine;
+    use study::record::{self, Output};
+    use study::run::{self, Plan, Progress};
+    use study::{cpu, process, published, server, table};
+
+    pub(crate) fn main() -> ExitCode {
+        if let Some(code) = server::main_if_asked() {
+            return code;
+        }
+        match asked() {
+            Ok(code) => code,
+            Err(error) => {
+                eprintln!("study: {error}");
+                ExitCode::from(error.exit_code())
+            }
+        }
+    }
+
+    fn asked() -> Result<ExitCode> {
+        match args::parse(std::env::args_os().skip(1), &cpu::allowed()?, cpu::core_of)? {
+            Command::Help => say(HELP).map(|()| ExitCode::SUCCESS),
+            Command::Table(table) => measure(&table),
+        }
+    }
+
+    fn measure(Table { plan, json, csv }: &Table) -> Result<ExitCode> {
+        // Whatever can be refused is refused before the first second is spent.
+        let json = json.as_deref().map(Output::open).transpose()?;
+        let csv = csv.as_deref().map(Output::open).transpose()?;
+        process::raise_file_limit(plan.files_needed())?;
+        let published = published::all()?;
+        let machine = Machine::look(&plan.split);
+        for warning in machine.warnings() {
+            eprintln!("study: warning: {warning}");
+        }
+        cpu::pin(&plan.split.client)?;
+        let cells = run::run(plan, watcher(plan))?;
+        if let Some(json) = json {
+            json.write(&record::json(&machine, &cells))?;
+        }
+        if let Some(csv) = csv {
+            csv.write(&record::csv(&cells))?;
+        }
+        let facts = machine.lines().join("\n");
+        say(&format!(
+            "{facts}\n\n{}",
+            table::render(plan, &cells, &published)
+        ))?;
+        let errors = cells.iter().any(|cell| cell.errors.total() > 0);
+        Ok(if errors {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+
+    /// A bar on a terminal, a line for each round elsewhere; both on standard error, where they are
+    /// in nobody's way.
+    fn watcher(plan: &Plan) -> impl FnMut(Progress) {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(plan.rounds_in_all() as u64);
+            // A style that does not parse leaves the default one.
+            if let Ok(style) =
+                ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}")
+            {
+                bar.set_style(style);
+            }
+            bar
+        });
+        move |round| {
+            let Progress {
+                done,
+                of,
+                workload,
+                scheduler,
+                transport,
+                clients,
+                qps,
+            } = round;
+            let message =
+                format!("{workload} {transport} {clients} clients {scheduler}: {qps:.0}/s");
+            match &bar {
+                None => eprintln!("{done}/{of} {message}"),
+                Some(bar) if done == of => bar.finish_and_clear(),
+                Some(bar) => {
+                    bar.set_message(message);
+                    bar.inc(1);
+                }
+            }
+        }
+    }
+
+    /// `print!` panics when the reader of a pipe has left.
+    fn say(text: &str) -> Result<()> {
+        let mut stdout = io::stdout().lock();
+        let said = stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush());
+        said.map_err(|error| Error::run(format!("cannot print the result: {error}")))
+    }
+}

@@ -1,0 +1,318 @@
+//! The words of a plan: what is sent, to which scheduler, over which socket, by how many clients,
+//! on which CPUs.
+//!
+//! A new workload or scheduler is one more variant here and one more entry in its `ALL`; the
+//! compiler then names the places that have to know about it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// What each client sends, over and over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Workload {
+    /// `PING`: no engine, only the scheduler and two system calls.
+    Ping,
+    /// One row by primary key.
+    PointSelect,
+    /// One row by primary key gets a new `c`, which no index covers.
+    UpdateNokey,
+}
+
+impl Workload {
+    /// In the order of a table.
+    pub const ALL: [Workload; 3] = [Workload::Ping, Workload::PointSelect, Workload::UpdateNokey];
+
+    /// How it is spelled in arguments, JSON and the published table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Ping => "ping",
+            Workload::PointSelect => "point_select",
+            Workload::UpdateNokey => "update_nokey",
+        }
+    }
+
+    /// The `ROW` lines of a correct reply. A select that finds nothing is cheaper than one that
+    /// does, so a reply with another count is an error and not a fast success.
+    pub fn rows_per_reply(self) -> u32 {
+        match self {
+            Workload::PointSelect => 1,
+            Workload::Ping | Workload::UpdateNokey => 0,
+        }
+    }
+}
+
+/// Who decides which thread runs a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheduler {
+    /// The library's thread groups.
+    Pool,
+    /// The library's thread-per-connection.
+    PerConnection,
+    /// A hand-written thread-per-connection loop on `std`: what the library's own must not fall
+    /// behind.
+    StdLoop,
+    /// One epoll thread and no scheduler: the floor of what any scheduler costs.
+    EventLoop,
+}
+
+impl Scheduler {
+    /// In the order of a table.
+    pub const ALL: [Scheduler; 4] = [
+        Scheduler::Pool,
+        Scheduler::PerConnection,
+        Scheduler::StdLoop,
+        Scheduler::EventLoop,
+    ];
+
+    /// How it is spelled in arguments, JSON and the published table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheduler::Pool => "pool",
+            Scheduler::PerConnection => "per-connection",
+            Scheduler::StdLoop => "std-loop",
+            Scheduler::EventLoop => "event-loop",
+        }
+    }
+}
+
+/// The kind of socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// A Unix stream socket.
+    Unix,
+    /// TCP over the loopback interface, without Nagle's algorithm.
+    Tcp,
+}
+
+impl Transport {
+    /// In the order of a table.
+    pub const ALL: [Transport; 2] = [Transport::Unix, Transport::Tcp];
+
+    /// How it is spelled in arguments and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Unix => "unix",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
+/// `Display` and `FromStr` from `name` and `ALL`, so that a variant is spelled in one place.
+macro_rules! spelled_by_name {
+    ($type:ty, $what:literal) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                Self::ALL
+                    .into_iter()
+                    .find(|one| one.name() == text)
+                    .ok_or_else(|| {
+                        let known: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
+                        Error::usage(format!(
+                            concat!("no ", $what, " '{}'; there are: {}"),
+                            text,
+                            known.join(", ")
+                        ))
+                    })
+            }
+        }
+    };
+}
+
+spelled_by_name!(Workload, "workload");
+spelled_by_name!(Scheduler, "scheduler");
+spelled_by_name!(Transport, "transport");
+
+/// A comma-separated list of names, each once, in the order given; `all` is every one there is.
+pub fn parse_names<T: FromStr<Err = Error> + PartialEq + Copy>(
+    text: &str,
+    all: &[T],
+) -> Result<Vec<T>> {
+    if text == "all" {
+        return Ok(all.to_vec());
+    }
+    let mut list = Vec::new();
+    for item in text.split(',') {
+        let one = item.trim().parse()?;
+        if list.contains(&one) {
+            return Err(Error::usage(format!("'{item}' is listed twice")));
+        }
+        list.push(one);
+    }
+    Ok(list)
+}
+
+/// More clients than this are a typing mistake: no process may hold that many descriptors.
+const CLIENTS_MAX: usize = 1_000_000;
+
+/// Client counts: `16,64,256`, the doubling range `16..4096`, or the same range spelled as in
+/// prose, `16,32,...,4096`. Counts ascend, so that nothing a larger count leaves behind in a server
+/// (memory, cached threads) can colour a smaller one.
+pub fn parse_clients(text: &str) -> Result<Vec<usize>> {
+    let count = |item: &str| match item.trim().parse() {
+        Ok(n) if (1..=CLIENTS_MAX).contains(&n) => Ok(n),
+        _ => Err(Error::usage(format!(
+            "'{item}' is not a number of clients from 1 to {CLIENTS_MAX}"
+        ))),
+    };
+    let mut list: Vec<usize> = Vec::new();
+    let mut range_from: Option<usize> = None;
+    for item in text.split(',') {
+        if matches!(item.trim(), "..." | "..") {
+            range_from = Some(
+                *list
+                    .last()
+                    .ok_or_else(|| Error::usage("a list of clients cannot begin with '...'"))?,
+            );
+            continue;
+        }
+        let (from, to) = match (range_from.take(), item.split_once("..")) {
+            (Some(from), None) => (Some(from), count(item)?),
+            (None, Some((from, to))) => (Some(count(from)?), count(to)?),
+            (None, None) => (None, count(item)?),
+            (Some(_), Some(_)) => {
+                return Err(Error::usage(format!(
+                    "'...,{item}' is not a range of clients"
+                )));
+            }
+        };
+        if let Some(from) = from {
+            if from > to {
+                return Err(Error::usage(format!(
+                    "the range of clients {from}..{to} runs backwards"
+                )));
+            }
+            list.extend(std::iter::successors(Some(from), |n| Some(n * 2)).take_while(|n| *n < to));
+        }
+        list.push(to);
+    }
+    if range_from.is_some() {
+        return Err(Error::usage("a list of clients cannot end with '...'"));
+    }
+    list.sort_unstable();
+    list.dedup();
+    Ok(list)
+}
+
+/// CPU numbers as the kernel writes them: `0,2-5`.
+pub fn parse_cpus(text: &str) -> Result<Vec<usize>> {
+    let bad = |item: &str| {
+        Error::usage(format!(
+            "'{item}' is not a CPU or a range of CPUs such as 0 or 2-5"
+        ))
+    };
+    let mut list = Vec::new();
+    for item in text.split(',') {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        let first: usize = first.trim().parse().map_err(|_| bad(item))?;
+        let last: usize = last.trim().parse().map_err(|_| bad(item))?;
+        if first > last || last >= crate::cpu::CPUS_MAX {
+            return Err(bad(item));
+        }
+        list.extend(first..=last);
+    }
+    list.sort_unstable();
+    list.dedup();
+    Ok(list)
+}
+
+/// The inverse of [`parse_cpus`], without ranges.
+pub fn show_cpus(cpus: &[usize]) -> String {
+    cpus.iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_parses_to_what_it_names() {
+        for one in Workload::ALL {
+            assert_eq!(one.name().parse(), Ok(one));
+        }
+        for one in Scheduler::ALL {
+            assert_eq!(one.name().parse(), Ok(one));
+        }
+        for one in Transport::ALL {
+            assert_eq!(one.name().parse(), Ok(one));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = "pools".parse::<Scheduler>().unwrap_err().to_string();
+        assert!(
+            error.contains("'pools'") && error.contains("per-connection"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_list_of_names_keeps_its_order_and_refuses_repeats() {
+        assert_eq!(
+            parse_names("tcp,unix", &Transport::ALL),
+            Ok(vec![Transport::Tcp, Transport::Unix])
+        );
+        assert_eq!(
+            parse_names("all", &Transport::ALL),
+            Ok(Transport::ALL.to_vec())
+        );
+        assert!(parse_names("tcp,tcp", &Transport::ALL).is_err());
+        assert!(parse_names("", &Transport::ALL).is_err());
+    }
+
+    #[test]
+    fn client_lists_may_be_explicit_doubling_or_prose() {
+        let doubling = vec![16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+        assert_eq!(
+            parse_clients("16,32,64,128,256,512,1024,2048,4096"),
+            Ok(doubling.clone())
+        );
+        assert_eq!(parse_clients("16..4096"), Ok(doubling.clone()));
+        assert_eq!(parse_clients("16,32,...,4096"), Ok(doubling));
+        assert_eq!(parse_clients("1, 16..50"), Ok(vec![1, 16, 32, 50]));
+        assert_eq!(parse_clients("64,16,64"), Ok(vec![16, 64]));
+        assert_eq!(parse_clients("7..7"), Ok(vec![7]));
+    }
+
+    #[test]
+    fn bad_client_lists_are_refused_by_name() {
+        for text in [
+            "",
+            "0",
+            "x",
+            "16,",
+            "...,16",
+            "16,...",
+            "32..16",
+            "16...64",
+            "1,...,2..4",
+            "1000001",
+            "-1",
+        ] {
+            assert!(parse_clients(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn cpu_lists_follow_the_kernels_spelling() {
+        assert_eq!(parse_cpus("0,2-4"), Ok(vec![0, 2, 3, 4]));
+        assert_eq!(parse_cpus("3,1,1-2"), Ok(vec![1, 2, 3]));
+        assert_eq!(show_cpus(&[0, 2, 3]), "0,2,3");
+        for text in ["", "a", "2-1", "0-", "0-9999999"] {
+            assert!(parse_cpus(text).is_err(), "{text}");
+        }
+    }
+}

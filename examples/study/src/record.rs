@@ -1,0 +1,237 @@
+//! Results for machines: JSON and CSV, with the same fields under the same names.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::plan::show_cpus;
+use crate::run::Cell;
+
+/// A file that results will be written to. It is opened before the measurement, so that an hour of
+/// it is not lost to a folder that does not exist.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    /// Opens or creates the file. What it holds stays until there is something to replace it.
+    pub fn open(path: &Path) -> Result<Output> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path);
+        let file = file
+            .map_err(|error| Error::usage(format!("cannot write {}: {error}", path.display())))?;
+        Ok(Output {
+            path: path.to_path_buf(),
+            file,
+        })
+    }
+
+    /// Replaces what the file holds.
+    pub fn write(mut self, text: &str) -> Result<()> {
+        let written = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.write_all(text.as_bytes()));
+        written
+            .map_err(|error| Error::run(format!("cannot write {}: {error}", self.path.display())))
+    }
+}
+
+/// `{"machine": {..}, "cells": [{..}, ..]}`.
+pub fn json(machine: &Machine, cells: &[Cell]) -> String {
+    let cells: Vec<Value> = cells
+        .iter()
+        .map(|cell| Value::Object(fields(cell)))
+        .collect();
+    let mut text = format!("{:#}", json!({ "machine": facts(machine), "cells": cells }));
+    text.push('\n');
+    text
+}
+
+/// A line of names, then a line for each cell. No value of a cell holds a comma.
+pub fn csv(cells: &[Cell]) -> String {
+    let mut text = String::new();
+    for (index, cell) in cells.iter().enumerate() {
+        let fields = fields(cell);
+        if index == 0 {
+            text.push_str(
+                &fields
+                    .keys()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join(","),
+            );
+            text.push('\n');
+        }
+        let values: Vec<String> = fields
+            .values()
+            .map(|value| {
+                value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), String::from)
+            })
+            .collect();
+        text.push_str(&values.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+fn facts(machine: &Machine) -> Value {
+    json!({
+        "cpu_model": machine.cpu_model,
+        "cores": machine.cores,
+        "kernel": machine.kernel,
+        "governor": machine.governor,
+        "quota": machine.quota,
+        "server_cpus": show_cpus(&machine.split.server),
+        "client_cpus": show_cpus(&machine.split.client),
+        "commit": machine.commit,
+        "command_line": machine.command_line,
+        "date": machine.date,
+    })
+}
+
+/// The one place that names a cell's fields, in the order that both formats keep.
+fn fields(cell: &Cell) -> Map<String, Value> {
+    let fields = [
+        ("workload", json!(cell.workload.name())),
+        ("scheduler", json!(cell.scheduler.name())),
+        ("transport", json!(cell.transport.name())),
+        ("clients", json!(cell.clients)),
+        ("qps", rounded(cell.qps.median, 1.0)),
+        ("qps_min", rounded(cell.qps.min, 1.0)),
+        ("qps_max", rounded(cell.qps.max, 1.0)),
+        ("p50_us", rounded(cell.p50_us, 10.0)),
+        ("p95_us", rounded(cell.p95_us, 10.0)),
+        ("p99_us", rounded(cell.p99_us, 10.0)),
+        ("max_us", rounded(cell.max_us, 10.0)),
+        ("errors", json!(cell.errors.total())),
+        ("server_threads_peak", json!(cell.server_threads_peak)),
+        ("server_rss_kib", json!(cell.server_rss_kib)),
+        ("server_cpu_s", rounded(cell.server_cpu_s, 1e3)),
+        ("client_cpu_s", rounded(cell.client_cpu_s, 1e3)),
+        ("jain_fairness", rounded(cell.jain_fairness, 1e4)),
+    ];
+    fields
+        .into_iter()
+        .map(|(name, value)| (name.to_string(), value))
+        .collect()
+}
+
+/// As many digits as the instrument has.
+fn rounded(value: f64, per_unit: f64) -> Value {
+    json!((value * per_unit).round() / per_unit)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::cpu::Split;
+    use crate::load::Errors;
+    use crate::plan::{Scheduler, Transport, Workload};
+    use crate::stats::Spread;
+
+    pub(crate) fn cell(scheduler: Scheduler, clients: usize, qps: f64) -> Cell {
+        Cell {
+            workload: Workload::PointSelect,
+            scheduler,
+            transport: Transport::Unix,
+            clients,
+            qps: Spread {
+                median: qps,
+                min: qps / 2.0,
+                max: qps * 2.0,
+            },
+            p50_us: 10.04,
+            p95_us: 20.0,
+            p99_us: 30_000.0,
+            max_us: 40_000.0,
+            errors: Errors::default(),
+            server_threads_peak: 5,
+            server_rss_kib: 1_000,
+            server_cpu_s: 0.98765,
+            client_cpu_s: 0.5,
+            client_busy: 0.5,
+            jain_fairness: 0.99996,
+            disturbed: 0,
+        }
+    }
+
+    #[test]
+    fn json_has_the_promised_shape() {
+        let machine = Machine::look(&Split {
+            server: vec![0, 1],
+            client: vec![2],
+        });
+        let text = json(&machine, &[cell(Scheduler::PerConnection, 16, 1234.56)]);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        for fact in [
+            "cpu_model",
+            "kernel",
+            "governor",
+            "quota",
+            "commit",
+            "command_line",
+            "date",
+        ] {
+            assert!(value["machine"][fact].is_string(), "{fact}");
+        }
+        assert_eq!(value["machine"]["server_cpus"], "0,1");
+        let cell = value["cells"][0].as_object().unwrap();
+        let names: Vec<_> = cell.keys().map(String::as_str).collect();
+        let promised = "workload scheduler transport clients qps qps_min qps_max p50_us p95_us p99_us \
+                        max_us errors \
+                        server_threads_peak server_rss_kib server_cpu_s client_cpu_s jain_fairness";
+        assert_eq!(names.join(" "), promised);
+        assert_eq!(cell["scheduler"], "per-connection");
+        assert_eq!(cell["qps"], 1235.0);
+        assert_eq!(cell["server_cpu_s"], 0.988);
+    }
+
+    #[test]
+    fn csv_has_a_head_and_as_many_fields_in_every_line() {
+        let text = csv(&[
+            cell(Scheduler::Pool, 16, 10.0),
+            cell(Scheduler::Pool, 32, 20.0),
+        ]);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines.iter().all(|line| line.len() == 17));
+        assert_eq!(
+            (lines[0][3], lines[2][3], lines[1][1]),
+            ("clients", "32", "pool")
+        );
+        assert_eq!(csv(&[]), "");
+    }
+
+    #[test]
+    fn a_file_keeps_what_it_holds_until_there_is_something_better() {
+        let path = std::env::temp_dir().join(format!("study-record-{}", std::process::id()));
+        std::fs::write(&path, "an earlier result, and a long one").unwrap();
+        let output = Output::open(&path).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "an earlier result, and a long one"
+        );
+        output.write("new").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_a_usage_error() {
+        let error = Output::open(Path::new("/no/such/folder/x.json")).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("/no/such/folder/x.json"));
+    }
+}

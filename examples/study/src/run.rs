@@ -1,0 +1,347 @@
+//! Runs a plan: every workload and transport, every number of clients, every round, every
+//! scheduler.
+//!
+//! One server process for each scheduler lives through all the cells of a workload and transport.
+//! When it is not its turn it sleeps: its clients are gone and its last work is done before the
+//! next server is measured (that is waited for and checked), and none of the four has a timer
+//! running without clients. Rounds interleave the schedulers, and each round begins with another of
+//! them, so that a machine that warms up or a neighbour that wakes up hits all alike. Numbers of
+//! clients ascend, so that what a large number leaves in a server colours no smaller one.
+
+use std::time::Duration;
+
+use crate::child::{Order, Server};
+use crate::cpu::Split;
+use crate::error::{Error, Result};
+use crate::load::{Clients, Errors, Load, Moment};
+use crate::plan::{Scheduler, Transport, Workload};
+use crate::process;
+use crate::stats::Spread;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What is sent.
+    pub workloads: Vec<Workload>,
+    /// To which servers.
+    pub schedulers: Vec<Scheduler>,
+    /// Over what.
+    pub transports: Vec<Transport>,
+    /// By how many clients; ascending.
+    pub clients: Vec<usize>,
+    /// How long a round measures.
+    pub seconds: Duration,
+    /// How long it warms up before.
+    pub warmup: Duration,
+    /// How many rounds a cell gets.
+    pub rounds: usize,
+    /// Who runs on which CPUs.
+    pub split: Split,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Groups of the pool.
+    pub groups: usize,
+    /// The first server's TCP port, the next one's is one more; `None` for free ones.
+    pub port: Option<u16>,
+}
+
+impl Plan {
+    /// How many rounds that is in all.
+    pub fn rounds_in_all(&self) -> usize {
+        self.workloads.len()
+            * self.transports.len()
+            * self.clients.len()
+            * self.schedulers.len()
+            * self.rounds
+    }
+
+    /// Descriptors that this process will need: the clients' and some for itself.
+    pub fn files_needed(&self) -> usize {
+        self.clients.iter().max().unwrap_or(&0) + 64
+    }
+
+    fn order(&self, index: usize, transport: Transport) -> Result<Order> {
+        let port = match self.port {
+            None => 0,
+            Some(first) => u16::try_from(usize::from(first) + index).map_err(|_| {
+                Error::usage(format!(
+                    "there are no {} ports from {first} on",
+                    self.schedulers.len()
+                ))
+            })?,
+        };
+        Ok(Order {
+            scheduler: self.schedulers[index],
+            transport,
+            port,
+            rows: self.rows,
+            groups: self.groups,
+            cpus: self.split.server.clone(),
+        })
+    }
+}
+
+/// One field of the table.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// What was sent.
+    pub workload: Workload,
+    /// To which server.
+    pub scheduler: Scheduler,
+    /// Over what.
+    pub transport: Transport,
+    /// By how many clients.
+    pub clients: usize,
+    /// Statements a second over the rounds.
+    pub qps: Spread,
+    /// Latency: the median of the rounds' medians.
+    pub p50_us: f64,
+    /// The median of their 95th percentiles.
+    pub p95_us: f64,
+    /// The median of their 99th percentiles.
+    pub p99_us: f64,
+    /// The largest of all rounds.
+    pub max_us: f64,
+    /// The errors of all rounds.
+    pub errors: Errors,
+    /// The most threads that the server had in any round.
+    pub server_threads_peak: u64,
+    /// The most memory that it had resident in any round.
+    pub server_rss_kib: u64,
+    /// CPU time of the server in a round's window; the median.
+    pub server_cpu_s: f64,
+    /// CPU time of the load generator in a round's window; the median.
+    pub client_cpu_s: f64,
+    /// The part of the window that the load generator was busy; the median. At 1 it is the client
+    /// that was measured.
+    pub client_busy: f64,
+    /// Jain's fairness index over the clients; the median.
+    pub jain_fairness: f64,
+    /// Rounds in which other processes took more than [`DISTURBED`] of these CPUs from server and
+    /// client.
+    pub disturbed: usize,
+}
+
+/// The part of a CPU that others may take from a round before it counts as disturbed. Less than
+/// this the clocks of the kernel, which count ticks, do not tell.
+pub const DISTURBED: f64 = 0.1;
+
+/// What a round says as it ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Rounds done, this one included.
+    pub done: usize,
+    /// Rounds in all.
+    pub of: usize,
+    /// What was sent.
+    pub workload: Workload,
+    /// To which server.
+    pub scheduler: Scheduler,
+    /// Over what.
+    pub transport: Transport,
+    /// By how many clients.
+    pub clients: usize,
+    /// Statements a second.
+    pub qps: f64,
+}
+
+/// Runs all of it, on the calling thread, which should be bound to the client's CPUs. `progress`
+/// hears of every round.
+pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    let mut done = 0;
+    for &workload in &plan.workloads {
+        for &transport in &plan.transports {
+            let mut servers = (0..plan.schedulers.len())
+                .map(|index| Server::start(&plan.order(index, transport)?))
+                .collect::<Result<Vec<_>>>()?;
+            for server in &mut servers {
+                server.settle()?;
+            }
+            // A row for each scheduler, as a reader of the table goes.
+            let mut rows: Vec<Vec<Cell>> = plan.schedulers.iter().map(|_| Vec::new()).collect();
+            for &clients in &plan.clients {
+                let mut rounds: Vec<Vec<Round>> =
+                    plan.schedulers.iter().map(|_| Vec::new()).collect();
+                for turn in 0..plan.rounds {
+                    for step in 0..servers.len() {
+                        let index = (turn + step) % servers.len();
+                        let round = measure(plan, workload, clients, &mut servers[index])?;
+                        done += 1;
+                        progress(Progress {
+                            done,
+                            of: plan.rounds_in_all(),
+                            workload,
+                            scheduler: plan.schedulers[index],
+                            transport,
+                            clients,
+                            qps: round.qps,
+                        });
+                        rounds[index].push(round);
+                    }
+                }
+                for (index, rounds) in rounds.iter().enumerate() {
+                    rows[index].push(cell(
+                        workload,
+                        plan.schedulers[index],
+                        transport,
+                        clients,
+                        rounds,
+                    ));
+                }
+            }
+            cells.extend(rows.into_iter().flatten());
+        }
+    }
+    Ok(cells)
+}
+
+/// One server under one load, once.
+#[derive(Debug)]
+struct Round {
+    qps: f64,
+    p50_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    max_us: f64,
+    errors: Errors,
+    size: process::Size,
+    server_cpu_s: f64,
+    client_cpu_s: f64,
+    client_busy: f64,
+    jain: f64,
+    disturbed: bool,
+}
+
+fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
+    let pid = server.pid();
+    let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
+    let mut clients = Clients::connect(&load)?;
+    let cpus = plan.split.all();
+    // A server that has died shows nothing; the errors and `settle` say the rest.
+    let meters = || {
+        let server = process::cpu_time(pid).unwrap_or_default();
+        (server, process::busy_time(&cpus).unwrap_or_default())
+    };
+    let (mut opened, mut closed) = Default::default();
+    let mut size = process::Size::default();
+    let measured = clients.run_for(plan.warmup, plan.seconds, |moment| match moment {
+        Moment::Opens => opened = meters(),
+        Moment::Passes => size = size.max(process::size(pid).unwrap_or_default()),
+        Moment::Closes => closed = meters(),
+    })?;
+    let server_cpu = closed.0.saturating_sub(opened.0);
+    let ours = server_cpu + measured.client_cpu;
+    let others = closed.1.saturating_sub(opened.1).saturating_sub(ours);
+    drop(clients);
+    server.settle()?;
+    let quantile = |q| measured.latencies.value_at_quantile(q) as f64 / 1e3;
+    Ok(Round {
+        qps: measured.qps(),
+        p50_us: quantile(0.50),
+        p95_us: quantile(0.95),
+        p99_us: quantile(0.99),
+        max_us: measured.latencies.max() as f64 / 1e3,
+        size,
+        server_cpu_s: server_cpu.as_secs_f64(),
+        client_cpu_s: measured.client_cpu.as_secs_f64(),
+        client_busy: measured.client_busy(),
+        jain: measured.jain,
+        disturbed: others > measured.window.mul_f64(DISTURBED),
+        errors: measured.errors,
+    })
+}
+
+fn cell(
+    workload: Workload,
+    scheduler: Scheduler,
+    transport: Transport,
+    clients: usize,
+    rounds: &[Round],
+) -> Cell {
+    let spread = |of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
+    let mut errors = Errors::default();
+    for round in rounds {
+        errors.add(&round.errors);
+    }
+    Cell {
+        workload,
+        scheduler,
+        transport,
+        clients,
+        qps: spread(|round| round.qps),
+        p50_us: spread(|round| round.p50_us).median,
+        p95_us: spread(|round| round.p95_us).median,
+        p99_us: spread(|round| round.p99_us).median,
+        max_us: spread(|round| round.max_us).max,
+        errors,
+        server_threads_peak: rounds
+            .iter()
+            .map(|round| round.size.threads)
+            .max()
+            .unwrap_or(0),
+        server_rss_kib: rounds
+            .iter()
+            .map(|round| round.size.rss_kib)
+            .max()
+            .unwrap_or(0),
+        server_cpu_s: spread(|round| round.server_cpu_s).median,
+        client_cpu_s: spread(|round| round.client_cpu_s).median,
+        client_busy: spread(|round| round.client_busy).median,
+        jain_fairness: spread(|round| round.jain).median,
+        disturbed: rounds.iter().filter(|round| round.disturbed).count(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_takes_medians_of_rates_sums_of_errors_and_peaks_of_sizes() {
+        let round = |qps: f64, max_us, refused, threads| Round {
+            qps,
+            p50_us: 1.0,
+            p95_us: 2.0,
+            p99_us: qps,
+            max_us,
+            errors: Errors {
+                refused,
+                first: Some(format!("of {qps}")),
+                ..Errors::default()
+            },
+            size: process::Size {
+                threads,
+                rss_kib: 10,
+            },
+            server_cpu_s: 0.5,
+            client_cpu_s: 0.25,
+            client_busy: 0.25,
+            jain: 1.0,
+            disturbed: refused > 0,
+        };
+        let rounds = [
+            round(10.0, 5.0, 1, 3),
+            round(30.0, 9.0, 0, 8),
+            round(20.0, 7.0, 2, 4),
+        ];
+        let cell = cell(Workload::Ping, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        assert_eq!(
+            cell.qps,
+            Spread {
+                median: 20.0,
+                min: 10.0,
+                max: 30.0
+            }
+        );
+        assert_eq!(
+            (cell.p99_us, cell.max_us, cell.server_threads_peak),
+            (20.0, 9.0, 8)
+        );
+        assert_eq!(
+            (cell.errors.total(), cell.errors.first.as_deref()),
+            (3, Some("of 10"))
+        );
+        assert_eq!(cell.disturbed, 2);
+    }
+}

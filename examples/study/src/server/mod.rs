@@ -1,0 +1,263 @@
+//! The server process: what runs in the child that [`crate::child`] starts.
+//!
+//! It binds itself to its CPUs before it starts a thread, builds the engine, listens, says so in
+//! one line on standard output (`LISTENING\t<endpoint>` or `FAILED\t<why>`) and serves until its
+//! standard input ends. That input is a pipe whose other end only the parent holds, so it ends when
+//! the parent does, however it dies: no server outlives the tool.
+//!
+//! All four servers run the same engine, the same parser and the same replies, all of them
+//! sqlish's. They differ in who reads a socket and which thread then runs the statement, and that
+//! is what is measured.
+
+mod event_loop;
+mod library;
+mod std_loop;
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+use lexopt::ValueExt;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
+    sockopt,
+};
+use sqlish::{Engine, EngineConfig, Flow, Line, NoAdmin, Session, next_line};
+
+use crate::cpu;
+use crate::error::{Error, Result};
+use crate::load::Endpoint;
+use crate::plan::{self, Scheduler};
+use crate::process;
+
+/// The hidden subcommand.
+pub const SUBCOMMAND: &str = "server";
+
+/// Room for every client of the largest table to knock at once; the kernel cuts it to `somaxconn`.
+const BACKLOG: u16 = 4096;
+
+/// What to serve, and where.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Which of the four servers.
+    pub scheduler: Scheduler,
+    /// Port 0 takes a free one.
+    pub endpoint: Endpoint,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Groups of the pool.
+    pub groups: usize,
+    /// Where it may run.
+    pub cpus: Vec<usize>,
+}
+
+impl Spec {
+    /// The arguments that [`main_if_asked`] reads back.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec![
+            SUBCOMMAND.into(),
+            "--scheduler".into(),
+            self.scheduler.name().into(),
+        ];
+        match &self.endpoint {
+            Endpoint::Unix(path) => args.extend(["--unix".into(), path.into()]),
+            Endpoint::Tcp(address) => args.extend(["--tcp".into(), address.to_string().into()]),
+        }
+        args.extend(["--rows".into(), self.rows.to_string().into()]);
+        args.extend(["--groups".into(), self.groups.to_string().into()]);
+        args.extend(["--cpus".into(), plan::show_cpus(&self.cpus).into()]);
+        args
+    }
+
+    fn from_args(args: impl Iterator<Item = OsString>) -> Result<Spec> {
+        use lexopt::Arg::Long;
+        let (mut scheduler, mut endpoint, mut rows, mut groups, mut cpus) =
+            (None, None, None, None, None);
+        let mut parser = lexopt::Parser::from_args(args);
+        while let Some(arg) = parser.next().map_err(Error::usage)? {
+            match arg {
+                Long("scheduler") => scheduler = Some(value(&mut parser)?.parse()?),
+                Long("unix") => {
+                    endpoint = Some(Endpoint::Unix(parser.value().map_err(Error::usage)?.into()));
+                }
+                Long("tcp") => {
+                    let address = parser
+                        .value()
+                        .and_then(|value| value.parse())
+                        .map_err(Error::usage)?;
+                    endpoint = Some(Endpoint::Tcp(address));
+                }
+                Long("rows") => {
+                    rows = Some(
+                        parser
+                            .value()
+                            .and_then(|value| value.parse())
+                            .map_err(Error::usage)?,
+                    );
+                }
+                Long("groups") => {
+                    groups = Some(
+                        parser
+                            .value()
+                            .and_then(|value| value.parse())
+                            .map_err(Error::usage)?,
+                    );
+                }
+                Long("cpus") => cpus = Some(plan::parse_cpus(&value(&mut parser)?)?),
+                other => return Err(Error::usage(other.unexpected())),
+            }
+        }
+        match (scheduler, endpoint, rows, groups, cpus) {
+            (Some(scheduler), Some(endpoint), Some(rows), Some(groups), Some(cpus)) => Ok(Spec {
+                scheduler,
+                endpoint,
+                rows,
+                groups,
+                cpus,
+            }),
+            _ => Err(Error::usage(
+                "server needs --scheduler, --unix or --tcp, --rows, --groups and --cpus",
+            )),
+        }
+    }
+}
+
+fn value(parser: &mut lexopt::Parser) -> Result<String> {
+    parser
+        .value()
+        .and_then(ValueExt::string)
+        .map_err(Error::usage)
+}
+
+/// Serves, if this process was started to do that; every program that starts servers calls it first
+/// in its `main`. Returns only when it was not, or when the server could not start.
+pub fn main_if_asked() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next()? != SUBCOMMAND {
+        return None;
+    }
+    let Err(error) = Spec::from_args(args).and_then(|spec| serve(&spec));
+    let _ = writeln!(io::stdout(), "FAILED\t{error}");
+    Some(ExitCode::from(error.exit_code()))
+}
+
+/// Serves until standard input ends, then leaves without a farewell: what is open is the parent's,
+/// which is gone or has measured all it wanted. The drain of the library has tests of its own.
+fn serve(spec: &Spec) -> Result<Infallible> {
+    cpu::pin(&spec.cpus)?;
+    process::raise_file_limit(0)?;
+    let engine = Engine::new(EngineConfig {
+        rows: spec.rows,
+        ..EngineConfig::default()
+    });
+    match spec.scheduler {
+        Scheduler::Pool | Scheduler::PerConnection => {
+            let (endpoint, _running) = library::start(spec, engine)?;
+            see_it_through(&endpoint, wait_for_the_parent_to_leave)
+        }
+        Scheduler::StdLoop => {
+            let (socket, endpoint) = bound(&spec.endpoint)?;
+            std_loop::start(socket, &endpoint, engine).map_err(Error::run)?;
+            see_it_through(&endpoint, wait_for_the_parent_to_leave)
+        }
+        Scheduler::EventLoop => {
+            let (socket, endpoint) = bound(&spec.endpoint)?;
+            let mut event_loop = event_loop::new(socket, engine).map_err(Error::run)?;
+            see_it_through(&endpoint, || event_loop.run_until(io::stdin()))
+        }
+    }
+}
+
+/// Says that the server listens, serves, and leaves with it still running: exiting is how it ends.
+fn see_it_through(
+    endpoint: &Endpoint,
+    serve: impl FnOnce() -> io::Result<()>,
+) -> Result<Infallible> {
+    // A parent that no longer listens has left, which standard input will tell.
+    let _ = writeln!(io::stdout(), "LISTENING\t{endpoint}").and_then(|()| io::stdout().flush());
+    serve().map_err(Error::run)?;
+    if let Endpoint::Unix(path) = endpoint {
+        // The folder is the parent's, which may have died before it could take it away. Both may be
+        // gone already.
+        let _ = fs::remove_file(path);
+        let _ = path.parent().map(fs::remove_dir);
+    }
+    std::process::exit(0)
+}
+
+fn wait_for_the_parent_to_leave() -> io::Result<()> {
+    let mut ignored = [0; 64];
+    loop {
+        match io::stdin().read(&mut ignored) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A listening socket for the two hand-written servers, and where it listens.
+fn bound(endpoint: &Endpoint) -> Result<(OwnedFd, Endpoint)> {
+    let failed = |error: io::Error| Error::usage(format!("cannot listen on {endpoint}: {error}"));
+    match endpoint {
+        Endpoint::Unix(path) => bind_unix(path).map(|socket| (socket, endpoint.clone())),
+        Endpoint::Tcp(address) => {
+            bind_tcp(*address).map(|(socket, address)| (socket, Endpoint::Tcp(address)))
+        }
+    }
+    .map_err(failed)
+}
+
+fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG.into())?;
+    Ok(socket)
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG.into())?;
+    let address = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok((socket, address))
+}
+
+/// Runs every whole statement in `input`, replies to `out`; how many bytes that used, and whether
+/// the conversation goes on. The two hand-written servers share it.
+fn answer(session: &mut Session, input: &[u8], out: &mut Vec<u8>) -> io::Result<(usize, Flow)> {
+    let mut used = 0;
+    loop {
+        match next_line(&input[used..]) {
+            Line::Complete { line, consumed } => {
+                used += consumed;
+                match session.execute(line, out, &NoAdmin)? {
+                    Flow::Continue => {}
+                    Flow::Quit => return Ok((used, Flow::Quit)),
+                }
+            }
+            Line::Incomplete => return Ok((used, Flow::Continue)),
+            Line::TooLong => {
+                sqlish::too_long(out)?;
+                return Ok((input.len(), Flow::Quit));
+            }
+        }
+    }
+}

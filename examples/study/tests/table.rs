@@ -1,0 +1,238 @@
+//! The tool as its users meet it: a tiny table of each scheduler, what it says when it cannot, and
+//! that no server outlives it.
+
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn study(args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_study"));
+    command.args(args.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder of this test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("study-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const TINY: &str = "--clients 4 --seconds 0.1 --warmup 0.02 --rows 100";
+
+/// A table with one column over both transports; its JSON.
+fn tiny_table(scheduler: &str, workload: &str) -> Value {
+    let folder = Folder::new(&format!("table-{scheduler}-{workload}"));
+    let (json, csv) = (folder.join("t.json"), folder.join("t.csv"));
+    let args = format!(
+        "table --scheduler {scheduler} --workload {workload} --transport all --rounds 1 {TINY}"
+    );
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = study(&args)
+        .arg("--json")
+        .arg(&json)
+        .arg("--csv")
+        .arg(&csv)
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (text(&stdout), text(&stderr));
+    assert!(status.success(), "{stderr}\n{stdout}");
+    assert!(
+        stdout.contains(&format!("\n{scheduler} ")) && stdout.contains("errors: 0"),
+        "{stdout}"
+    );
+    assert!(
+        stderr.contains("2/2 "),
+        "plain lines where there is no terminal: {stderr}"
+    );
+    assert_eq!(fs::read_to_string(csv).unwrap().lines().count(), 3);
+    let json: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let cells = json["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for cell in cells {
+        assert!(cell["qps"].as_f64().unwrap() > 0.0, "{cell}");
+        assert_eq!(
+            (&cell["errors"], &cell["clients"]),
+            (&0.into(), &4.into()),
+            "{cell}"
+        );
+        assert!(cell["server_threads_peak"].as_u64().unwrap() > 0, "{cell}");
+        assert!(cell["server_rss_kib"].as_u64().unwrap() > 0, "{cell}");
+    }
+    json
+}
+
+#[test]
+fn the_pool_is_measured() {
+    tiny_table("pool", "ping");
+}
+
+#[test]
+fn thread_per_connection_is_measured() {
+    let json = tiny_table("per-connection", "ping");
+    let threads = json["cells"][0]["server_threads_peak"].as_u64().unwrap();
+    assert!(
+        threads >= 4,
+        "a thread for each of 4 clients, not {threads}"
+    );
+}
+
+#[test]
+fn the_std_loop_is_measured() {
+    tiny_table("std-loop", "ping");
+}
+
+#[test]
+fn the_event_loop_is_measured() {
+    let json = tiny_table("event-loop", "ping");
+    assert_eq!(json["cells"][0]["server_threads_peak"], 1);
+}
+
+#[test]
+fn selects_and_updates_find_their_rows_on_every_server() {
+    for scheduler in ["pool", "per-connection", "std-loop", "event-loop"] {
+        tiny_table(scheduler, "point_select");
+        tiny_table(scheduler, "update_nokey");
+    }
+}
+
+#[test]
+fn several_schedulers_get_a_row_each_and_their_ratios() {
+    let output = study(&format!("table --scheduler all --rounds 2 {TINY}"))
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    for line in [
+        "point_select over unix, statements/s, median of 2 rounds of 100ms",
+        "pool / per-connection ",
+        "pool / event-loop ",
+        "per-connection / std-loop, best rounds ",
+        "other machines, other engine: compare shapes, never heights",
+        "pitbull, 24 cores",
+    ] {
+        assert!(stdout.contains(line), "no '{line}' in\n{stdout}");
+    }
+    // Each round begins with another scheduler.
+    let order: Vec<&str> = stderr
+        .lines()
+        .filter(|line| line.contains("/8 "))
+        .filter_map(|line| line.split_once("clients ")?.1.split_once(':'))
+        .map(|(scheduler, _)| scheduler)
+        .collect();
+    let expected =
+        "pool per-connection std-loop event-loop per-connection std-loop event-loop pool";
+    assert_eq!(order.join(" "), expected);
+}
+
+fn refused(args: &str, needle: &str) {
+    let output = study(args).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args}: {stderr}");
+    let complaints: Vec<_> = stderr
+        .lines()
+        .filter(|line| !line.contains("warning:"))
+        .collect();
+    assert!(
+        complaints.len() == 1 && complaints[0].contains(needle),
+        "{args}: {stderr}"
+    );
+    assert!(output.stdout.is_empty(), "{args}");
+}
+
+#[test]
+fn what_cannot_be_done_is_one_line_and_exit_code_2() {
+    refused("", "study table");
+    refused("table --clients many", "'many'");
+    refused("table --server-cpus 1000", "CPU 1000");
+    refused(
+        "table --json /no/such/folder/t.json",
+        "/no/such/folder/t.json",
+    );
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = busy.local_addr().unwrap().port();
+    for scheduler in ["pool", "per-connection", "std-loop", "event-loop"] {
+        let args = format!("table --transport tcp --port {port} --scheduler {scheduler} {TINY}");
+        refused(&args, &port.to_string());
+    }
+}
+
+#[test]
+fn a_file_limit_that_is_too_low_is_said_before_anything_runs() {
+    // A hard limit cannot be raised again, so it is set in a shell of its own.
+    let script = format!(
+        "ulimit -n 100 && exec {} table --clients 4096",
+        env!("CARGO_BIN_EXE_study")
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("4160 open files") && stderr.contains("100"),
+        "{stderr}"
+    );
+}
+
+/// Standard error of the tool is a pipe that its servers inherit, so that pipe ends when the last
+/// of them has ended. A server that outlived the tool would hang this test.
+#[test]
+fn no_server_outlives_the_tool_however_it_dies() {
+    for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
+        let folder = Folder::new(&format!("orphans-{}", signal.as_raw()));
+        let mut tool = study(
+            "table --scheduler all --workload ping --clients 4 \
+                              --seconds 0.1 --rounds 1000 --rows 100",
+        )
+        .env("TMPDIR", &folder.0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+        let mut stderr = BufReader::new(tool.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("1/") {
+            line.clear();
+            assert!(
+                stderr.read_line(&mut line).unwrap() > 0,
+                "the tool ended early"
+            );
+        }
+        assert_eq!(sockets(&folder.0), 4, "one for each server");
+        kill_process(Pid::from_child(&tool), signal).unwrap();
+        assert!(!tool.wait().unwrap().success());
+        stderr.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(sockets(&folder.0), 0, "{signal:?} leaves no socket behind");
+    }
+}
+
+fn sockets(folder: &Path) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}

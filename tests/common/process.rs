@@ -1,0 +1,70 @@
+//! Tests that need a process of their own, because they count its threads and descriptors or lower
+//! its limits; and what there is to see of a process.
+
+use std::env;
+use std::fs;
+use std::process::{Command, abort};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Set in the process that runs one test only.
+const ALONE: &str = "TGP_TEST_ALONE";
+
+/// Runs the body of `test` (its full name) in a process of its own.
+pub(crate) fn alone(test: &str, body: impl FnOnce()) {
+    if env::var_os(ALONE).is_some() {
+        thread::spawn(|| {
+            // Nobody else would end a process that hangs.
+            thread::sleep(Duration::from_secs(120));
+            eprintln!("hanging");
+            abort();
+        });
+        return body();
+    }
+    let this = env::current_exe().expect("a test knows its own program");
+    let ran = Command::new(this)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ALONE, "1")
+        .output()
+        .expect("it can be started again");
+    let out = String::from_utf8_lossy(&ran.stdout);
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        ran.status.success(),
+        "{test}, alone: {}\n{out}\n{err}",
+        ran.status
+    );
+    assert!(
+        out.contains("1 passed"),
+        "no test has this name: {test}\n{out}"
+    );
+}
+
+/// The threads of this process.
+pub(crate) fn threads() -> usize {
+    entries("/proc/self/task")
+}
+
+/// The open descriptors of this process, and the one that it takes to look.
+pub(crate) fn descriptors() -> usize {
+    entries("/proc/self/fd")
+}
+
+fn entries(of: &str) -> usize {
+    fs::read_dir(of).expect("Linux has /proc").count()
+}
+
+/// Sees to it that so many descriptors can be open; false if the system forbids it.
+pub(crate) fn allow_descriptors(n: u64) -> bool {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= n) {
+        return true;
+    }
+    let wanted = Rlimit {
+        current: Some(n),
+        maximum,
+    };
+    maximum.is_none_or(|maximum| maximum >= n) && setrlimit(Resource::Nofile, wanted).is_ok()
+}

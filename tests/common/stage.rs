@@ -1,0 +1,377 @@
+//! The handler of the tests: a session does what its client tells it, a line at a time, and waits
+//! where the test tells it to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use thread_group_pool::wait::{self, WaitKind};
+use thread_group_pool::{Class, CloseReason, Conn, Handler, Next, Refusal, Woken};
+
+/// What the reply to `BIG n` consists of, again and again.
+pub(crate) static PATTERN: [u8; 8192] = {
+    let mut pattern = [0; 8192];
+    let mut i = 0;
+    while i < pattern.len() {
+        // A period that divides the length of no buffer.
+        pattern[i] = b'a' + (i % 23) as u8;
+        i += 1;
+    }
+    pattern
+};
+
+/// The commands.
+///
+/// | line | what it does | reply |
+/// |---|---|---|
+/// | `ECHO text` | | `text` |
+/// | `ID` | | the connection's id |
+/// | `LISTENER` | | the listener's index |
+/// | `COUNT word` | | how many commands of that name have begun |
+/// | `BIG n` | | n bytes of [`PATTERN`] and a line end |
+/// | `BURN ms` | keeps a CPU busy | `burnt` |
+/// | `SPIN gate` | keeps a CPU busy until the gate is open | `spun` |
+/// | `LONG gate` | the same, and says beforehand that it is long | `spun` |
+/// | `WAIT gate` | waits for a gate, and says so | `waited` |
+/// | `NEST gate` | the same, with another wait inside | `nested` |
+/// | `BLOCK gate` | waits for a gate, and tells nobody | `blocked` |
+/// | `OPEN gate` | opens a gate | `open` |
+/// | `SPINTO n` | keeps a CPU busy until n `ECHO`s have begun | `spun` |
+/// | `NUDGE n` | reports n waits that are over at once | `nudged` |
+/// | `READ n` | reads n bytes, blocking | `read`, and the bytes |
+/// | `OWE` | owes the rest of a command | none |
+/// | `AGAIN n` | asks n times to run again | `again`, n |
+/// | `KILL` | kills its own connection | `killed` |
+/// | `PANIC` | panics | |
+/// | `PANIC WAITING` | panics in a reported wait | |
+/// | `PANIC IN callback` | the session's `farewell`, `close` or `drop` will | `will` |
+/// | `CLOSE` | asks for the close | `bye` |
+/// | `ERR` | fails | |
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    gates: Mutex<Gates>,
+    bell: Condvar,
+    /// What is inside the handler: commands by their first word, and `open`.
+    running: Mutex<BTreeMap<String, Gauge>>,
+    reasons: Mutex<Vec<CloseReason>>,
+    /// The next so many calls of `open` panic, or fail.
+    pub(crate) open_panics: AtomicUsize,
+    pub(crate) open_errors: AtomicUsize,
+    /// These callbacks wait at the gate of their name.
+    pub(crate) open_waits: AtomicBool,
+    pub(crate) close_waits: AtomicBool,
+    pub(crate) refuse_panics: AtomicBool,
+    opened: AtomicU64,
+    closed: AtomicU64,
+    dropped: Arc<AtomicU64>,
+}
+
+#[derive(Debug, Default)]
+struct Gates {
+    open: BTreeSet<String>,
+    all: bool,
+}
+
+/// Counts those that are inside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gauge {
+    pub(crate) now: usize,
+    pub(crate) most: usize,
+    pub(crate) ever: usize,
+}
+
+/// What has become of the sessions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sessions {
+    /// `open` returned one.
+    pub(crate) opened: u64,
+    /// `close` was called with one.
+    pub(crate) closed: u64,
+    pub(crate) dropped: u64,
+}
+
+/// A panic in a command must not spoil the counts for the others.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes one off a counter that is not at zero.
+fn take_one(counter: &AtomicUsize) -> bool {
+    counter
+        .fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1))
+        .is_ok()
+}
+
+impl Stage {
+    /// Opens a gate, for those that wait at it and for those that come.
+    pub(crate) fn open(&self, gate: &str) {
+        lock(&self.gates).open.insert(gate.to_owned());
+        self.bell.notify_all();
+    }
+
+    pub(crate) fn open_all(&self) {
+        lock(&self.gates).all = true;
+        self.bell.notify_all();
+    }
+
+    fn is_open(&self, gate: &str) -> bool {
+        let gates = lock(&self.gates);
+        gates.all || gates.open.contains(gate)
+    }
+
+    fn pass(&self, gate: &str) {
+        let mut gates = lock(&self.gates);
+        while !gates.all && !gates.open.contains(gate) {
+            gates = self
+                .bell
+                .wait(gates)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// How many commands of this name are inside the handler, and were at most.
+    pub(crate) fn running(&self, word: &str) -> Gauge {
+        lock(&self.running).get(word).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn sessions(&self) -> Sessions {
+        Sessions {
+            opened: self.opened.load(SeqCst),
+            closed: self.closed.load(SeqCst),
+            dropped: self.dropped.load(SeqCst),
+        }
+    }
+
+    /// Why connections were closed, as `close` was told.
+    pub(crate) fn reasons(&self) -> Vec<CloseReason> {
+        lock(&self.reasons).clone()
+    }
+
+    fn run(&self, session: &mut Session, conn: &mut Conn, line: &str) -> io::Result<Next> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let _inside = Inside::enter(self, word);
+        let number = || rest.parse::<u64>().map_err(io::Error::other);
+        let reply = match word {
+            "ECHO" => rest.to_owned(),
+            "ID" => conn.id().to_string(),
+            "LISTENER" => conn.listener().to_string(),
+            "COUNT" => self.running(rest).ever.to_string(),
+            "BIG" => {
+                let mut left = usize::try_from(number()?).expect("a length");
+                while left > 0 {
+                    let n = left.min(PATTERN.len());
+                    conn.write_all(&PATTERN[..n])?;
+                    left -= n;
+                }
+                String::new()
+            }
+            "BURN" => {
+                let begun = Instant::now();
+                let time = Duration::from_millis(number()?);
+                while begun.elapsed() < time {
+                    std::hint::spin_loop();
+                }
+                "burnt".to_owned()
+            }
+            "SPIN" | "LONG" => {
+                if word == "LONG" {
+                    conn.class(Class::Long);
+                }
+                while !self.is_open(rest) {
+                    (0..10_000).for_each(|_| std::hint::spin_loop());
+                }
+                "spun".to_owned()
+            }
+            "WAIT" => {
+                wait::during(WaitKind::UserLock, || self.pass(rest));
+                "waited".to_owned()
+            }
+            "BLOCK" => {
+                self.pass(rest);
+                "blocked".to_owned()
+            }
+            "NEST" => {
+                wait::during(WaitKind::RowLock, || {
+                    wait::during(WaitKind::DiskIo, || ());
+                    self.pass(rest);
+                });
+                "nested".to_owned()
+            }
+            "OPEN" => {
+                self.open(rest);
+                "open".to_owned()
+            }
+            "SPINTO" => {
+                let goal = number()?;
+                while (self.running("ECHO").ever as u64) < goal {
+                    (0..10_000).for_each(|_| std::hint::spin_loop());
+                }
+                "spun".to_owned()
+            }
+            "NUDGE" => {
+                for _ in 0..number()? {
+                    wait::during(WaitKind::Other("nudge"), || ());
+                }
+                "nudged".to_owned()
+            }
+            "READ" => {
+                let mut bytes = vec![0; usize::try_from(number()?).expect("a length")];
+                conn.read_exact(&mut bytes)?;
+                format!("read {}", String::from_utf8_lossy(&bytes))
+            }
+            "OWE" => return Ok(Next::more_input()),
+            "AGAIN" => {
+                session.again = number()?;
+                return self.again(session, conn);
+            }
+            "KILL" => {
+                assert!(conn.handle().kill(), "one that runs is alive");
+                assert!(conn.is_cancelled());
+                "killed".to_owned()
+            }
+            "PANIC" if rest.is_empty() => panic!("told to"),
+            "PANIC" if rest == "WAITING" => {
+                wait::during(WaitKind::Other("panic"), || panic!("told to, in a wait"))
+            }
+            "PANIC" => {
+                session.panics = rest.strip_prefix("IN ").expect("where to panic").to_owned();
+                "will".to_owned()
+            }
+            "CLOSE" => {
+                conn.write_all(b"bye\n")?;
+                return Ok(Next::close());
+            }
+            "ERR" => return Err(io::Error::other("told to")),
+            _ => panic!("no such command: {line:?}"),
+        };
+        conn.write_all(reply.as_bytes())?;
+        conn.write_all(b"\n")?;
+        Ok(Next::input())
+    }
+
+    fn again(&self, session: &mut Session, conn: &mut Conn) -> io::Result<Next> {
+        session.turns += 1;
+        if session.again == 0 {
+            writeln!(conn, "again {}", session.turns - 1)?;
+            session.turns = 0;
+            return Ok(Next::input());
+        }
+        session.again -= 1;
+        Ok(Next::again())
+    }
+}
+
+/// A command is inside the handler, until it leaves it in whatever way.
+struct Inside<'a> {
+    stage: &'a Stage,
+    word: String,
+}
+
+impl<'a> Inside<'a> {
+    fn enter(stage: &'a Stage, word: &str) -> Self {
+        let mut running = lock(&stage.running);
+        let gauge = running.entry(word.to_owned()).or_default();
+        gauge.now += 1;
+        gauge.ever += 1;
+        gauge.most = gauge.most.max(gauge.now);
+        drop(running);
+        Self {
+            stage,
+            word: word.to_owned(),
+        }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        if let Some(gauge) = lock(&self.stage.running).get_mut(&self.word) {
+            gauge.now -= 1;
+        }
+    }
+}
+
+/// A connection's session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Counts the sessions that have been dropped.
+    dropped: Arc<AtomicU64>,
+    /// The callback that is to panic.
+    panics: String,
+    /// How often more the command wants to run.
+    again: u64,
+    /// How often it has run.
+    turns: u64,
+}
+
+impl Session {
+    /// Panics if the client has asked for it.
+    fn reaches(&self, callback: &str) {
+        assert!(self.panics != callback, "told to, in {callback}");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, SeqCst);
+        self.reaches("drop");
+    }
+}
+
+impl Handler for Stage {
+    type Session = Session;
+
+    fn open(&self, conn: &mut Conn) -> io::Result<Session> {
+        let _inside = Inside::enter(self, "open");
+        if self.open_waits.load(SeqCst) {
+            self.pass("open");
+        }
+        assert!(!take_one(&self.open_panics), "told to, in open");
+        if take_one(&self.open_errors) {
+            return Err(io::Error::other("told to, in open"));
+        }
+        conn.logged_in();
+        writeln!(conn, "hello {}", conn.id())?;
+        self.opened.fetch_add(1, SeqCst);
+        Ok(Session {
+            dropped: Arc::clone(&self.dropped),
+            panics: String::new(),
+            again: 0,
+            turns: 0,
+        })
+    }
+
+    fn command(&self, session: &mut Session, conn: &mut Conn) -> io::Result<Next> {
+        let Some(end) = conn.buffered().iter().position(|b| *b == b'\n') else {
+            return Ok(Next::input());
+        };
+        let line = String::from_utf8_lossy(&conn.buffered()[..end]).into_owned();
+        conn.consume(end + 1);
+        self.run(session, conn, &line)
+    }
+
+    fn woken(&self, session: &mut Session, conn: &mut Conn, why: Woken) -> io::Result<Next> {
+        assert_eq!(why, Woken::Again);
+        self.again(session, conn)
+    }
+
+    fn farewell(&self, session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {
+        session.reaches("farewell");
+        out.extend(format!("farewell: {why}\n").bytes());
+    }
+
+    fn refuse(&self, out: &mut Vec<u8>, why: &Refusal) {
+        assert!(!self.refuse_panics.load(SeqCst), "told to, in refuse");
+        out.extend(format!("refused: {why}\n").bytes());
+    }
+
+    fn close(&self, session: Session, why: CloseReason) {
+        self.closed.fetch_add(1, SeqCst);
+        lock(&self.reasons).push(why);
+        if self.close_waits.load(SeqCst) {
+            self.pass("close");
+        }
+        session.reaches("close");
+    }
+}

@@ -1,0 +1,322 @@
+//! Promises about who runs when: waits that are reported and waits that are not, long commands and
+//! short ones, and the bounds on both.
+//!
+//! Where time opens slots, tests count what has run and do not look at the clock: each waits for
+//! something that can only come if the promise is kept.
+
+mod common;
+
+use std::time::Duration;
+
+use common::client::Client;
+use common::{Options, Setup, everywhere, in_the_pool, patient_group, two_slots, until};
+use thread_group_pool::{PoolConfig, ThreadPerConnectionConfig};
+
+in_the_pool! {
+    a_reported_wait_opens_the_gate_at_once,
+    a_nested_wait_is_one_wait,
+    who_comes_back_from_a_wait_is_not_held_up,
+    a_command_that_blocks_untold_does_not_stop_its_group,
+    a_command_that_computes_does_not_stop_its_group,
+    a_group_that_is_stopped_does_not_stop_another,
+    oversubscription_holds,
+    long_commands_of_known_sessions_leave_room_for_short_ones,
+    a_command_that_says_that_it_is_long_gives_its_slot_at_once,
+    short_commands_do_not_wait_behind_long_ones,
+    the_cap_on_threads_holds_and_whoever_waited_is_served,
+    threads_that_are_not_needed_leave_but_for_the_last,
+}
+
+everywhere! {
+    commands_that_wait_for_one_another_come_to_an_end,
+}
+
+fn a_reported_wait_opens_the_gate_at_once(setup: Setup) {
+    // A minute would pass here before time opened anything.
+    let server = setup.serve(Options::pool(patient_group()));
+    let mut waiters = server.clients(10);
+    let mut other = server.client();
+    for client in &mut waiters {
+        client.send("WAIT gate");
+    }
+    until("all of them wait", || {
+        server.stage.running("WAIT").now == 10
+    });
+    for _ in 0..100 {
+        other.ping();
+    }
+    assert_eq!(server.group().waiting, 10);
+    server.stage.open("gate");
+    for client in &mut waiters {
+        assert_eq!(client.line(), "waited");
+    }
+    let stats = server.finish();
+    let group = &stats.groups[0];
+    assert_eq!(group.stalls, 0, "{group:?}");
+    assert_eq!(group.creations_due_to_stall, 0, "{group:?}");
+    let waits: u64 = stats.waits.iter().map(|(_, n)| n).sum();
+    assert_eq!(waits, 10, "{:?}", stats.waits);
+}
+
+fn a_nested_wait_is_one_wait(setup: Setup) {
+    let server = setup.serve(Options::pool(patient_group()));
+    let mut client = server.client();
+    client.send("NEST gate");
+    until("it waits", || server.stage.running("NEST").now == 1);
+    server.client().ping();
+    assert_eq!(server.group().waiting, 1);
+    server.stage.open("gate");
+    assert_eq!(client.line(), "nested");
+    // Were the inner end taken for the outer one, or the outer one missed, a slot would be gone or
+    // open for ever.
+    until("it is over", || {
+        let group = server.group();
+        (group.active, group.waiting) == (0, 0)
+    });
+    server.finish();
+}
+
+fn who_comes_back_from_a_wait_is_not_held_up(setup: Setup) {
+    let server = setup.serve(Options::pool(patient_group()));
+    let mut waiter = server.client();
+    let mut blocker = server.client();
+    waiter.send("WAIT first");
+    until("one waits", || server.stage.running("WAIT").now == 1);
+    blocker.send("BLOCK second");
+    until("one blocks", || server.stage.running("BLOCK").now == 1);
+    // The only slot is taken; the one that waited may hold what others want, and goes on.
+    server.stage.open("first");
+    assert_eq!(waiter.line(), "waited");
+    server.stage.open("second");
+    assert_eq!(blocker.line(), "blocked");
+    server.finish();
+}
+
+fn a_command_that_blocks_untold_does_not_stop_its_group(setup: Setup) {
+    let server = setup.serve(Options::pool(PoolConfig::default().groups(1)));
+    let mut other = server.client();
+    let mut blockers = server.clients(10);
+    for client in &mut blockers {
+        client.send("BLOCK gate");
+    }
+    until("all block", || server.stage.running("BLOCK").now == 10);
+    for _ in 0..100 {
+        other.ping();
+    }
+    server.stage.open("gate");
+    for client in &mut blockers {
+        assert_eq!(client.line(), "blocked");
+    }
+    server.finish();
+}
+
+fn a_command_that_computes_does_not_stop_its_group(setup: Setup) {
+    let server = setup.serve(Options::pool(PoolConfig::default().groups(1)));
+    let mut other = server.client();
+    let mut burners = server.clients(6);
+    for client in &mut burners {
+        client.send("SPIN gate");
+    }
+    until("all compute", || server.stage.running("SPIN").now == 6);
+    for _ in 0..20 {
+        other.ping();
+    }
+    server.stage.open("gate");
+    for client in &mut burners {
+        assert_eq!(client.line(), "spun");
+    }
+    let stats = server.finish();
+    assert!(stats.groups[0].stalls > 0, "{stats:?}");
+}
+
+fn a_group_that_is_stopped_does_not_stop_another(setup: Setup) {
+    let server = setup.serve(Options::pool(patient_group().groups(2)));
+    let mut clients = server.clients(2);
+    clients[0].send("BLOCK gate");
+    until("one group is stopped", || {
+        server.stage.running("BLOCK").now == 1
+    });
+    for _ in 0..100 {
+        clients[1].ping();
+    }
+    server.stage.open("gate");
+    assert_eq!(clients[0].line(), "blocked");
+    server.finish();
+}
+
+fn oversubscription_holds(setup: Setup) {
+    // Two slots; time opens the second one and marks nothing as long.
+    let server = setup.serve(Options::pool(two_slots()));
+    let mut clients = server.clients(10);
+    for client in &mut clients {
+        client.send("BLOCK gate");
+    }
+    until("both slots are taken, and all others queue", || {
+        let group = server.group();
+        (group.active, group.queued) == (2, 8)
+    });
+    assert!(server.group().stalled);
+    server.stage.open("gate");
+    for client in &mut clients {
+        assert_eq!(client.line(), "blocked");
+        client.send("BURN 2\nBURN 2\nBURN 2\nBURN 2");
+    }
+    for client in &mut clients {
+        for _ in 0..4 {
+            assert_eq!(client.line(), "burnt");
+        }
+    }
+    assert_eq!(server.stage.running("BLOCK").most, 2);
+    assert!(server.stage.running("BURN").most <= 2);
+    server.finish();
+}
+
+/// A session whose last command was long is not given a slot while `oversubscribe` long commands
+/// run. What has been given a slot and has not turned out to be long yet comes on top: that is at
+/// most a group's slots, so `2 * oversubscribe` in all.
+fn long_commands_of_known_sessions_leave_room_for_short_ones(setup: Setup) {
+    const OVERSUBSCRIBE: usize = 2;
+    let pool = PoolConfig::default().groups(1).oversubscribe(OVERSUBSCRIBE);
+    let server = setup.serve(Options::pool(pool));
+    let mut other = server.client();
+    let mut long = server.clients(8);
+    server.stage.open("known");
+    for client in &mut long {
+        assert_eq!(client.ask("LONG known"), "spun");
+    }
+    for client in &mut long {
+        client.send("SPIN gate");
+    }
+    until("some run, and the others queue", || {
+        let (group, running) = (server.group(), server.stage.running("SPIN").now);
+        group.long >= OVERSUBSCRIBE && running + group.queued == 8
+    });
+    // However long this lasts: those that run do not get more, and short ones are served.
+    for _ in 0..20 {
+        other.ping();
+    }
+    let most = server.stage.running("SPIN").most;
+    assert!(
+        (OVERSUBSCRIBE..=2 * OVERSUBSCRIBE).contains(&most),
+        "{most}"
+    );
+    server.stage.open("gate");
+    for client in &mut long {
+        assert_eq!(client.line(), "spun");
+    }
+    server.finish();
+}
+
+fn a_command_that_says_that_it_is_long_gives_its_slot_at_once(setup: Setup) {
+    let server = setup.serve(Options::pool(patient_group()));
+    let mut other = server.client();
+    let mut long = server.client();
+    long.send("LONG gate");
+    until("it runs", || server.group().long == 1);
+    for _ in 0..20 {
+        other.ping();
+    }
+    server.stage.open("gate");
+    assert_eq!(long.line(), "spun");
+    server.finish();
+}
+
+/// Clients whose commands compute, back to back, and one whose commands do nothing. A long command
+/// ends only after some more of the short ones have been run, so a short one that had to wait for a
+/// long one would wait for ever.
+fn short_commands_do_not_wait_behind_long_ones(setup: Setup) {
+    const PINGS: usize = 50;
+    let server = setup.serve(Options::pool(PoolConfig::default().groups(1)));
+    let mut light = server.client();
+    let mut heavy = server.clients(4);
+    for client in &mut heavy {
+        for n in 1..=10 {
+            client.send(&format!("SPINTO {}", n * PINGS / 10));
+        }
+    }
+    until("long commands run", || {
+        server.stage.running("SPINTO").now > 0
+    });
+    for _ in 0..PINGS {
+        light.ping();
+    }
+    for client in &mut heavy {
+        for _ in 0..10 {
+            assert_eq!(client.line(), "spun");
+        }
+    }
+    server.finish();
+}
+
+fn the_cap_on_threads_holds_and_whoever_waited_is_served(setup: Setup) {
+    const CAP: usize = 6;
+    let pool = PoolConfig::default().groups(2).max_threads(CAP);
+    let server = setup.serve(Options::pool(pool));
+    let mut clients = server.clients(30);
+    for (round, command) in ["WAIT", "BLOCK", "WAIT"].into_iter().enumerate() {
+        for client in &mut clients {
+            client.send(&format!("{command} {round}"));
+        }
+        until("every thread is taken", || {
+            server.stage.running(command).now == CAP
+        });
+        server.stage.open(&round.to_string());
+        for client in &mut clients {
+            assert!(["waited", "blocked"].contains(&client.line().as_str()));
+        }
+    }
+    let stats = server.finish();
+    assert_eq!(stats.threads_peak, CAP, "{stats:?}");
+    let throttles: u64 = stats.groups.iter().map(|group| group.throttles).sum();
+    assert!(throttles > 0, "{stats:?}");
+}
+
+fn threads_that_are_not_needed_leave_but_for_the_last(setup: Setup) {
+    let pool = PoolConfig::default()
+        .groups(2)
+        .idle_timeout(Duration::from_millis(10));
+    let server = setup.serve(Options::pool(pool));
+    let mut clients = server.clients(20);
+    for client in &mut clients {
+        client.send("WAIT gate");
+    }
+    until("all wait", || server.stage.running("WAIT").now == 20);
+    assert!(server.stats().threads >= 20);
+    server.stage.open("gate");
+    until("one thread is left of each group", || {
+        let groups = server.stats().groups;
+        groups
+            .iter()
+            .all(|group| group.threads == 1 && group.has_listener)
+    });
+    for client in &mut clients {
+        assert_eq!(client.line(), "waited");
+        client.ping();
+    }
+    server.finish();
+}
+
+/// Each command opens the gate of the one before it: they need one another's threads, down to the
+/// last one.
+fn commands_that_wait_for_one_another_come_to_an_end(setup: Setup) {
+    let threads = ThreadPerConnectionConfig::default();
+    let pool = PoolConfig::default().groups(2);
+    let options = Options {
+        pool,
+        threads,
+        ..Options::default()
+    };
+    let server = setup.serve(options);
+    let mut clients = server.clients(50);
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(&format!("WAIT {}", n + 1));
+    }
+    let mut last = server.client();
+    assert_eq!(last.ask("OPEN 50"), "open");
+    for n in (0..50).rev() {
+        assert_eq!(clients[n].line(), "waited");
+        assert_eq!(clients[n].ask(&format!("OPEN {n}")), "open");
+    }
+    clients.iter_mut().for_each(Client::ping);
+    server.finish();
+}
