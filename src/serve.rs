@@ -195,6 +195,10 @@ impl<H: Handler> Served<H> {
             }
             *calls += 1;
             self.call()?;
+            // What has been pipelined behind a command that was killed is not run.
+            if let Some(why) = self.conn.shared().cancelled() {
+                return Err(why);
+            }
         }
     }
 

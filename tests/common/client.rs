@@ -134,6 +134,11 @@ impl Client {
         sent.unwrap_or_else(|error| panic!("sending {} bytes: {error}", bytes.len()));
     }
 
+    /// Sends, unless the server has closed the connection.
+    pub(crate) fn try_to_send(&mut self, bytes: &[u8]) {
+        let _ = self.reader.get_mut().write_all(bytes);
+    }
+
     /// Sends a line, or several.
     #[track_caller]
     pub(crate) fn send(&mut self, lines: &str) {
@@ -150,6 +155,16 @@ impl Client {
                 line
             }
             Ok(_) => panic!("the server closed the connection, after {line:?}"),
+            Err(error) => panic!("reading a line: {error}; so far {line:?}"),
+        }
+    }
+
+    /// Reads a line, without its end; `None` at the end of the connection, made in whatever way.
+    pub(crate) fn line_or_end(&mut self) -> Option<String> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(_) => line.strip_suffix('\n').map(str::to_owned),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
             Err(error) => panic!("reading a line: {error}; so far {line:?}"),
         }
     }

@@ -44,6 +44,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `OWE` | owes the rest of a command | none |
 /// | `AGAIN n` | asks n times to run again | `again`, n |
 /// | `KILL` | kills its own connection | `killed` |
+/// | `KILL id` | kills a connection | `true` if there was one |
 /// | `PANIC` | panics | |
 /// | `PANIC WAITING` | panics in a reported wait | |
 /// | `PANIC IN callback` | the session's `farewell`, `close` or `drop` will | `will` |
@@ -226,6 +227,7 @@ impl Stage {
                 session.again = number()?;
                 return self.again(session, conn);
             }
+            "KILL" if !rest.is_empty() => conn.server().kill(number()?.into()).to_string(),
             "KILL" => {
                 assert!(conn.handle().kill(), "one that runs is alive");
                 assert!(conn.is_cancelled());

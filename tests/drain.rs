@@ -1,0 +1,333 @@
+//! Promises about the end of a server: in stages, within its deadline, and with a report that is true.
+
+mod common;
+
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::client::Client;
+use common::{Harness, NEVER, Options, PATIENCE, Setup, everywhere, in_the_pool, two_slots, until};
+use thread_group_pool::{CloseReason, DrainReport, Limits, LocalAddr, Refusal, Server};
+
+everywhere! {
+    idle_connections_are_closed_with_a_farewell,
+    running_commands_finish_first,
+    what_was_pipelined_behind_them_is_answered,
+    the_rest_of_a_command_is_waited_for,
+    the_rest_of_a_command_is_not_waited_for_beyond_the_deadline,
+    a_large_reply_is_sent_to_its_end,
+    a_reply_that_nobody_reads_does_not_hold_up_the_end_for_ever,
+    a_handler_that_never_returns_is_reported_and_closed_if_it_does,
+    a_client_that_goes_on_sending_does_not_hold_up_the_end,
+    nobody_gets_in_while_the_server_drains,
+    a_server_without_connections_ends_at_once,
+    a_server_that_is_dropped_drains,
+    the_server_may_be_looked_at_when_it_has_ended,
+}
+
+in_the_pool! {
+    commands_that_queue_are_answered,
+    connections_of_a_group_whose_threads_never_return_are_closed,
+}
+
+/// Drains on a thread of its own, and waits until it has begun: an idle client has been told.
+fn drain_in_background(
+    server: &mut Harness,
+    deadline: Duration,
+) -> thread::JoinHandle<DrainReport> {
+    let mut idle = server.client();
+    let running = server.take_server();
+    let thread = thread::spawn(move || running.drain(deadline));
+    assert_eq!(idle.rest(), FAREWELL);
+    thread
+}
+
+fn listens(at: &LocalAddr) -> bool {
+    match at {
+        LocalAddr::Tcp(at) => TcpStream::connect(at).is_ok(),
+        LocalAddr::Unix(at) => UnixStream::connect(at).is_ok(),
+        at => unreachable!("another kind of address: {at}"),
+    }
+}
+
+/// What the end of a server that nobody was cut off from looks like.
+#[track_caller]
+fn ended_well(server: &Harness, report: &DrainReport, finished: usize) {
+    assert!(report.clean(), "{report}");
+    assert_eq!(report.finished, finished, "{report}");
+    server.check(&server.stats());
+}
+
+const FAREWELL: &str = "farewell: the server is shutting down\n";
+
+fn idle_connections_are_closed_with_a_farewell(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut clients = server.clients(20);
+    clients.iter_mut().for_each(Client::ping);
+    let report = server.take_server().drain(NEVER);
+    for client in &mut clients {
+        assert_eq!(client.rest(), FAREWELL);
+    }
+    assert_eq!(server.closed_as("draining"), 20, "{:?}", server.stats());
+    assert!(report.elapsed < NEVER);
+    ended_well(&server, &report, 20);
+}
+
+fn running_commands_finish_first(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut running = server.clients(5);
+    for client in &mut running {
+        client.send("WAIT gate");
+    }
+    until("they run", || server.stage.running("WAIT").now == 5);
+    let drain = drain_in_background(&mut server, NEVER);
+    // The idle one has gone before those that run have finished.
+    assert!(!drain.is_finished());
+    server.stage.open("gate");
+    for client in &mut running {
+        assert_eq!(client.rest(), format!("waited\n{FAREWELL}"));
+    }
+    ended_well(&server, &drain.join().expect("no panic"), 6);
+}
+
+fn what_was_pipelined_behind_them_is_answered(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut client = server.client();
+    client.send("WAIT gate\nECHO one\nECHO two");
+    until("it runs", || server.stage.running("WAIT").now == 1);
+    let drain = drain_in_background(&mut server, NEVER);
+    server.stage.open("gate");
+    assert_eq!(client.rest(), format!("waited\none\ntwo\n{FAREWELL}"));
+    ended_well(&server, &drain.join().expect("no panic"), 2);
+}
+
+fn the_rest_of_a_command_is_waited_for(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut half = server.client();
+    let mut owing = server.client();
+    half.send_bytes(b"ECHO ha");
+    owing.send("OWE");
+    until("both are in the middle of a command", || {
+        let all = server.handle.connections();
+        all.iter().all(|info| info.state == "reading")
+    });
+    let drain = drain_in_background(&mut server, NEVER);
+    half.send_bytes(b"lf\n");
+    assert_eq!(half.rest(), format!("half\n{FAREWELL}"));
+    assert!(!drain.is_finished());
+    owing.send("ECHO paid");
+    assert_eq!(owing.rest(), format!("paid\n{FAREWELL}"));
+    ended_well(&server, &drain.join().expect("no panic"), 3);
+}
+
+fn the_rest_of_a_command_is_not_waited_for_beyond_the_deadline(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut idle = server.client();
+    let mut half = server.client();
+    half.send_bytes(b"ECHO ha");
+    until("the half is there", || {
+        server.state(half.id) == Some("reading")
+    });
+    let report = server.take_server().drain(Duration::from_millis(50));
+    assert_eq!(idle.rest(), FAREWELL);
+    assert_eq!(half.rest(), "farewell: the connection was killed\n");
+    assert_eq!((report.finished, report.killed), (1, 1), "{report}");
+    assert!(!report.clean());
+    assert!(report.elapsed >= Duration::from_millis(50));
+    assert_eq!((report.abandoned.len(), report.abandoned_threads), (0, 0));
+    server.check(&server.stats());
+}
+
+fn a_large_reply_is_sent_to_its_end(setup: Setup) {
+    const SIZE: usize = 20_000_000;
+    for bound in [Limits::default().output_bound, 64 << 20] {
+        let mut server = setup.serve(Options::limits(Limits::default().output_bound(bound)));
+        let mut client = server.client();
+        client.send(&format!("BIG {SIZE}"));
+        client.read_big(0, 10);
+        let drain = drain_in_background(&mut server, NEVER);
+        client.read_big(10, SIZE);
+        assert_eq!(client.rest(), format!("\n{FAREWELL}"));
+        ended_well(&server, &drain.join().expect("no panic"), 2);
+    }
+}
+
+fn a_reply_that_nobody_reads_does_not_hold_up_the_end_for_ever(setup: Setup) {
+    for bound in [Limits::default().output_bound, 64 << 20] {
+        let mut server = setup.serve(Options::limits(Limits::default().output_bound(bound)));
+        let mut client = server.client();
+        client.send("BIG 50000000");
+        client.read_big(0, 10);
+        let report = server.take_server().drain(Duration::from_millis(50));
+        assert_eq!((report.finished, report.killed), (0, 1), "{report}");
+        assert_eq!(report.abandoned_threads, 0, "{report}");
+        server.check(&server.stats());
+    }
+}
+
+/// The bound on the time that this takes is a generous one: what a drain must not do is wait for the
+/// handler. When that returns at last, its connection and its thread end like any other.
+fn a_handler_that_never_returns_is_reported_and_closed_if_it_does(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut idle = server.client();
+    let mut stuck = server.client();
+    stuck.send("BLOCK gate\nECHO never");
+    until("it blocks", || server.stage.running("BLOCK").now == 1);
+    let begun = Instant::now();
+    let report = server.take_server().drain(Duration::from_millis(50));
+    assert!(begun.elapsed() < PATIENCE, "{report}");
+    assert_eq!(idle.rest(), FAREWELL);
+    assert_eq!(report.abandoned, [stuck.id], "{report}");
+    assert_eq!(report.abandoned_threads, 1, "{report}");
+    assert_eq!((report.finished, report.killed), (1, 0), "{report}");
+    assert!(!report.clean());
+    let stats = server.stats();
+    assert_eq!((stats.threads, stats.connections), (1, 1), "{stats:?}");
+
+    server.stage.open("gate");
+    let rest = stuck.rest();
+    assert!(
+        rest.ends_with("farewell: the connection was killed\n"),
+        "{rest:?}"
+    );
+    until("its connection and its thread have gone", || {
+        let stats = server.stats();
+        stats.threads == 0 && stats.connections == 0
+    });
+    assert_eq!(server.closed_as("killed"), 1, "{:?}", server.stats());
+    assert_eq!(server.stage.running("ECHO").ever, 0);
+    server.check(&server.stats());
+}
+
+/// No worker is left to close them.
+fn connections_of_a_group_whose_threads_never_return_are_closed(setup: Setup) {
+    let mut server = setup.serve(Options::pool(two_slots().max_threads(2)));
+    let mut stuck = server.clients(2);
+    let mut others = server.clients(5);
+    for client in &mut stuck {
+        client.send("BLOCK gate");
+    }
+    until("both threads are taken", || {
+        server.stage.running("BLOCK").now == 2
+    });
+    others[0].send("ECHO never");
+    let begun = Instant::now();
+    let report = server.take_server().drain(Duration::from_millis(50));
+    assert!(begun.elapsed() < PATIENCE, "{report}");
+    assert_eq!(report.abandoned.len(), 2, "{report}");
+    assert_eq!(report.abandoned_threads, 2, "{report}");
+    assert_eq!((report.finished, report.killed), (0, 5), "{report}");
+    for client in &mut others {
+        assert_eq!(client.rest(), "farewell: the connection was killed\n");
+    }
+    server.stage.open("gate");
+    until("the others have gone as well", || {
+        let stats = server.stats();
+        stats.threads == 0 && stats.connections == 0
+    });
+    assert_eq!(server.closed_as("killed"), 7, "{:?}", server.stats());
+    server.check(&server.stats());
+}
+
+/// A client that always has one more command is served, and then told.
+fn a_client_that_goes_on_sending_does_not_hold_up_the_end(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut client = server.client();
+    let busy = thread::spawn(move || {
+        let mut answered = 0;
+        loop {
+            client.try_to_send(b"ECHO more\n");
+            match client.line_or_end() {
+                Some(line) if line == "more" => answered += 1,
+                last => return (answered, last),
+            }
+        }
+    });
+    until("it is being served", || {
+        server.stage.running("ECHO").ever > 100
+    });
+    let report = server.take_server().drain(NEVER);
+    let (answered, last) = busy.join().expect("no panic");
+    assert!(answered > 100);
+    // A reset may overtake the farewell: the client was still sending.
+    assert!(last.is_none_or(|line| format!("{line}\n") == FAREWELL));
+    ended_well(&server, &report, 1);
+}
+
+fn nobody_gets_in_while_the_server_drains(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut client = server.client();
+    client.send("WAIT gate");
+    until("it runs", || server.stage.running("WAIT").now == 1);
+    let drain = drain_in_background(&mut server, NEVER);
+    assert!(!listens(&server.at));
+    let (ours, _theirs) = UnixStream::pair().expect("a pair");
+    let refused = server.handle.attach(ours, Arc::clone(&server.stage));
+    assert_eq!(refused.expect_err("draining").why, Refusal::Draining);
+    server.stage.open("gate");
+    assert_eq!(client.rest(), format!("waited\n{FAREWELL}"));
+    drain.join().expect("no panic");
+    assert!(!listens(&server.at));
+}
+
+fn a_server_without_connections_ends_at_once(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let report = server.take_server().drain(NEVER);
+    ended_well(&server, &report, 0);
+}
+
+fn a_server_that_is_dropped_drains(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut clients = server.clients(5);
+    drop(server.take_server());
+    for client in &mut clients {
+        assert_eq!(client.rest(), FAREWELL);
+    }
+    server.check(&server.stats());
+    assert!(Server::DROP_DEADLINE > Duration::ZERO);
+}
+
+fn the_server_may_be_looked_at_when_it_has_ended(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let client = server.client();
+    server.take_server().drain(NEVER);
+    assert!(server.handle.connections().is_empty());
+    assert!(server.handle.find(client.id).is_none());
+    assert!(!server.handle.kill(client.id));
+    assert_eq!(server.stage.reasons(), [CloseReason::Draining]);
+    server.check(&server.stats());
+}
+
+fn commands_that_queue_are_answered(setup: Setup) {
+    let mut server = setup.serve(Options::pool(two_slots()));
+    let mut blockers = server.clients(2);
+    let mut queued = server.clients(10);
+    for client in &mut blockers {
+        client.send("BLOCK gate");
+    }
+    until("both slots are taken", || {
+        server.stage.running("BLOCK").now == 2
+    });
+    for client in &mut queued {
+        client.send("ECHO queued");
+    }
+    until("they queue", || server.group().queued == 10);
+    // Nobody is free to tell an idle client, so the drain is known by it that nobody listens. Those
+    // who come until then are let in, and leave.
+    let running = server.take_server();
+    let drain = thread::spawn(move || running.drain(NEVER));
+    until("nobody listens any more", || !listens(&server.at));
+    server.stage.open("gate");
+    for client in &mut queued {
+        assert_eq!(client.rest(), format!("queued\n{FAREWELL}"));
+    }
+    for client in &mut blockers {
+        assert_eq!(client.rest(), format!("blocked\n{FAREWELL}"));
+    }
+    let report = drain.join().expect("no panic");
+    assert!(report.clean() && report.finished >= 12, "{report}");
+    server.check(&server.stats());
+}
