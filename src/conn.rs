@@ -55,50 +55,62 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
     fn kill(&self, token: usize) -> bool;
 }
 
-/// What is known of a connection outside its worker.
+/// What is known of a connection outside its worker. Held by the connection and by the registry
+/// while it is open, and by nobody for longer than a call: the descriptor goes with it.
 #[derive(Debug)]
+#[repr(C)] // what each turn touches comes first, and is one cache line
 pub(crate) struct Shared {
-    id: ConnId,
-    peer: Peer,
+    socket: Socket,
     /// Set under `fate`'s lock; read without it by whoever only wants to stop early.
     cancelled: AtomicBool,
     input_ended: AtomicBool,
-    fate: Mutex<Fate>,
     // What `ServerHandle::connections` shows. Written by the connection's worker, one at a time;
     // a reader may see one newer than the other, which is all right for a list.
     pub(crate) state: AtomicU8,
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
+    id: ConnId,
+    fate: Mutex<Fate>,
+    peer: Peer,
 }
 
 #[derive(Debug)]
 struct Fate {
-    /// `None` once it is closed: a handle that is kept must not keep the descriptor.
-    socket: Option<Arc<Socket>>,
+    /// Over: there is nothing left to kill.
+    closed: bool,
     why: Option<CloseReason>,
-    /// Set by the first worker; before that there is nothing that a kill would have to wake.
-    place: Option<(Weak<dyn Place>, usize)>,
+    /// Where it is scheduled, and from the first turn on under which token; before that there is
+    /// nothing that a kill would have to wake.
+    place: Option<Weak<dyn Place>>,
+    token: Option<usize>,
     /// The connection blocks in a write, out of which only a shutdown of that side helps.
     writing: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(id: ConnId, socket: &Arc<Socket>) -> Self {
+    pub(crate) fn new(id: ConnId, socket: Socket, peer: Peer) -> Self {
         Self {
+            peer,
+            socket,
             id,
-            peer: socket.peer(),
             cancelled: AtomicBool::new(false),
             input_ended: AtomicBool::new(false),
-            fate: Mutex::new(Fate {
-                socket: Some(Arc::clone(socket)),
-                why: None,
-                place: None,
-                writing: false,
-            }),
             state: AtomicU8::new(ConnState::New as u8),
             since: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            fate: Mutex::new(Fate {
+                closed: false,
+                why: None,
+                place: None,
+                token: None,
+                writing: false,
+            }),
         }
+    }
+
+    /// Takes the socket out of a connection that was not started.
+    pub(crate) fn into_socket(self) -> Socket {
+        self.socket
     }
 
     pub(crate) fn id(&self) -> ConnId {
@@ -109,33 +121,35 @@ impl Shared {
         &self.peer
     }
 
-    /// Says where the connection is scheduled.
-    pub(crate) fn placed(&self, place: Weak<dyn Place>, token: usize) {
-        self.fate.lock().place = Some((place, token));
+    /// Says where the connection will be scheduled.
+    pub(crate) fn place(&self, place: Weak<dyn Place>) {
+        self.fate.lock().place = Some(place);
+    }
+
+    /// Says under which token, in its first turn.
+    pub(crate) fn placed(&self, token: usize) {
+        self.fate.lock().token = Some(token);
     }
 
     /// Ends the connection: blocked reads and writes return, and a worker comes to close it. False
     /// if it is closed already. The reading side only is shut, where that is enough, so that the
     /// client can still be told why.
     pub(crate) fn cancel(&self, why: CloseReason) -> bool {
-        let mut guard = self.fate.lock();
-        let fate = &mut *guard;
-        let Some(socket) = &fate.socket else {
+        let mut fate = self.fate.lock();
+        if fate.closed {
             return false;
-        };
+        }
         fate.why.get_or_insert(why);
         // Before the shutdown: whoever is woken by that must not take it for the client's.
         self.cancelled.store(true, Relaxed);
-        socket.shutdown(if fate.writing {
+        self.socket.shutdown(if fate.writing {
             Shutdown::Both
         } else {
             Shutdown::Read
         });
-        let place = fate.place.clone();
-        drop(guard);
-        if let Some((place, token)) = place
-            && let Some(place) = place.upgrade()
-        {
+        let place = fate.place.as_ref().and_then(Weak::upgrade).zip(fate.token);
+        drop(fate);
+        if let Some((place, token)) = place {
             place.kill(token);
         }
         true
@@ -144,11 +158,8 @@ impl Shared {
     /// Ends reading: how an idle connection under thread-per-connection is told of a drain. What
     /// was received before is still read.
     pub(crate) fn end_input(&self) {
-        let fate = self.fate.lock();
-        if let Some(socket) = &fate.socket
-            && !self.input_ended.swap(true, Relaxed)
-        {
-            socket.shutdown(Shutdown::Read);
+        if !self.input_ended.swap(true, Relaxed) {
+            self.socket.shutdown(Shutdown::Read);
         }
     }
 
@@ -177,9 +188,9 @@ impl Shared {
         self.state.load(Relaxed) == ConnState::Idle as u8
     }
 
-    /// Lets go of the socket. Kills from now on find nothing.
-    pub(crate) fn close(&self) {
-        self.fate.lock().socket = None;
+    /// Kills from now on find nothing.
+    fn close(&self) {
+        self.fate.lock().closed = true;
     }
 
     /// Enters or leaves a blocking write; entering fails once the connection is cancelled.
@@ -190,14 +201,25 @@ impl Shared {
     }
 }
 
-/// Reaches a connection from anywhere, for as long as it lives and harmlessly afterwards.
+/// Reaches a connection from anywhere, for as long as it lives and harmlessly afterwards. Keeping
+/// it keeps neither the connection nor its descriptor.
 #[derive(Clone, Debug)]
-pub struct ConnHandle(pub(crate) Arc<Shared>);
+pub struct ConnHandle {
+    id: ConnId,
+    shared: Weak<Shared>,
+}
 
 impl ConnHandle {
+    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
+        Self {
+            id: shared.id,
+            shared: Arc::downgrade(shared),
+        }
+    }
+
     /// The connection's id.
     pub fn id(&self) -> ConnId {
-        self.0.id
+        self.id
     }
 
     /// Closes the connection, whatever it is doing: a blocked read or write returns, a queued or
@@ -205,12 +227,16 @@ impl ConnHandle {
     /// [`Conn::is_cancelled`] turns true. Does not block and may be called under any lock, on
     /// oneself too. False if the connection has gone already.
     pub fn kill(&self) -> bool {
-        self.0.cancel(CloseReason::Killed)
+        self.shared
+            .upgrade()
+            .is_some_and(|shared| shared.cancel(CloseReason::Killed))
     }
 
-    /// Whether the connection has been killed.
+    /// Whether the connection has been killed, or has ended otherwise.
     pub fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
+        self.shared
+            .upgrade()
+            .is_none_or(|shared| shared.is_cancelled())
     }
 }
 
@@ -305,7 +331,6 @@ pub(crate) enum Filled {
 /// The socket and what belongs to it, apart from the buffers so that these can be split.
 #[derive(Debug)]
 struct Link {
-    socket: Arc<Socket>,
     shared: Arc<Shared>,
     limits: Arc<Limits>,
     /// Why the last operation failed; the reason for the close when the handler returns the error.
@@ -349,7 +374,6 @@ pub(crate) struct Standing {
 
 impl Conn {
     pub(crate) fn new(
-        socket: Arc<Socket>,
         shared: Arc<Shared>,
         limits: Arc<Limits>,
         server: ServerHandle,
@@ -357,7 +381,6 @@ impl Conn {
     ) -> Self {
         Self {
             link: Link {
-                socket,
                 shared,
                 limits,
                 failed: RefCell::new(None),
@@ -395,7 +418,7 @@ impl Conn {
 
     /// A handle that may be kept and used from anywhere.
     pub fn handle(&self) -> ConnHandle {
-        ConnHandle(Arc::clone(&self.link.shared))
+        ConnHandle::of(&self.link.shared)
     }
 
     /// Whether the connection has been killed. Long computations look now and then.
@@ -474,8 +497,8 @@ impl Conn {
         &self.link.shared
     }
 
-    pub(crate) fn socket(&self) -> &Arc<Socket> {
-        &self.link.socket
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.link.shared.socket
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -545,7 +568,7 @@ impl Conn {
         }
         let size = room.len();
         loop {
-            match self.link.socket.read_now(room) {
+            match self.link.shared.socket.read_now(room) {
                 Ok(got) if got.bytes == 0 => {
                     self.input.at_end = true;
                     self.undrained = false;
@@ -610,11 +633,11 @@ impl Conn {
     /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply.
     pub(crate) fn shut(&mut self) {
         self.link.shared.close();
-        self.link.socket.shutdown(Shutdown::Write);
+        self.link.shared.socket.shutdown(Shutdown::Write);
         if !self.input.at_end {
             let mut sink = [0; 4096];
             for _ in 0..16 {
-                match self.link.socket.read_now(&mut sink) {
+                match self.link.shared.socket.read_now(&mut sink) {
                     Ok(got) if got.bytes > 0 => {}
                     _ => break,
                 }
@@ -656,7 +679,7 @@ impl Link {
 
     fn send_now(&self, out: &mut OutBuf) -> io::Result<bool> {
         while out.len() > 0 {
-            match self.socket.write_now(&out.bytes[out.sent..]) {
+            match self.shared.socket.write_now(&out.bytes[out.sent..]) {
                 Ok(n) => out.sent += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -685,7 +708,11 @@ impl Link {
 
     fn send_waiting(&self, out: &mut OutBuf) -> io::Result<()> {
         while !self.send_now(out)? {
-            if !self.socket.wait(For::Output, self.limits.write_timeout)? {
+            if !self
+                .shared
+                .socket
+                .wait(For::Output, self.limits.write_timeout)?
+            {
                 return Err(self.timed_out(CloseReason::WriteTimeout));
             }
         }
@@ -699,11 +726,11 @@ impl Link {
     /// for a `poll`.
     fn read_blocking(&self, room: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
         loop {
-            match self.socket.read_blocking(room) {
+            match self.shared.socket.read_blocking(room) {
                 Ok(n) => return Ok(Some(n)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.socket.wait(For::Input, timeout)? {
+                    if !self.shared.socket.wait(For::Input, timeout)? {
                         return Ok(None);
                     }
                 }
@@ -758,13 +785,14 @@ impl Input<'_> {
         self.link.send_all(&mut self.output.borrow_mut())?;
         let room = self.input.room(self.link.limits.max_input);
         let got = loop {
-            match self.link.socket.read_now(room) {
+            match self.link.shared.socket.read_now(room) {
                 Ok(got) => break got.bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let timeout = self.link.limits.read_timeout;
-                    let ready =
-                        wait::during(WaitKind::Net, || self.link.socket.wait(For::Input, timeout))?;
+                    let ready = wait::during(WaitKind::Net, || {
+                        self.link.shared.socket.wait(For::Input, timeout)
+                    })?;
                     if !ready {
                         return Err(self.link.timed_out(CloseReason::ReadTimeout));
                     }

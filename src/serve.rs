@@ -4,6 +4,7 @@
 //! what it waits for then. The pool puts it back into the table with that; thread-per-connection
 //! waits on the spot and goes round again.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,7 +52,7 @@ pub(crate) trait Connection: Send {
     fn conn(&mut self) -> &mut Conn;
 
     /// Runs as far as the peer has given cause to. After `End::Closed` it is over.
-    fn advance(&mut self, place: Place<'_>, cause: Cause, budget: Budget) -> Turn;
+    fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn;
 
     /// Waits for what the last turn ended with, on the spot; thread-per-connection's rest. Returns
     /// why the connection runs next.
@@ -59,6 +60,12 @@ pub(crate) trait Connection: Send {
 
     /// Ends a connection that never got a worker, or whose scheduler has ended.
     fn abandon(&mut self, why: CloseReason);
+}
+
+impl fmt::Debug for dyn Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
 }
 
 /// Why a connection runs.
@@ -75,6 +82,7 @@ pub(crate) struct Served<H: Handler> {
     session: Option<H::Session>,
     conn: Conn,
     registry: Arc<Registry>,
+    budget: Budget,
     registered: bool,
     /// Output is left that the socket did not take, or is to leave before anything else.
     flushing: bool,
@@ -99,12 +107,18 @@ pub(crate) struct Served<H: Handler> {
 }
 
 impl<H: Handler> Served<H> {
-    pub(crate) fn new(handler: Arc<H>, conn: Conn, registry: Arc<Registry>) -> Self {
+    pub(crate) fn new(
+        handler: Arc<H>,
+        conn: Conn,
+        registry: Arc<Registry>,
+        budget: Budget,
+    ) -> Self {
         Self {
             handler,
             session: None,
             conn,
             registry,
+            budget,
             registered: false,
             flushing: false,
             write_interest: false,
@@ -132,24 +146,25 @@ impl<H: Handler> Served<H> {
     }
 
     /// Runs until the connection has to wait (`Ok`) or is over (`Err` with the reason).
-    fn run(
-        &mut self,
-        place: Place<'_>,
-        cause: Cause,
-        budget: Budget,
-        calls: &mut u32,
-    ) -> Result<End, CloseReason> {
+    fn run(&mut self, place: Place<'_>, cause: Cause, calls: &mut u32) -> Result<End, CloseReason> {
         self.note(&cause);
+        if self.session.is_none() {
+            if let Place::Poller(_, token) = place {
+                self.conn.shared().placed(token);
+                // Killed before that: nobody was woken.
+                if let Some(why) = self.conn.shared().cancelled() {
+                    return Err(why);
+                }
+            }
+            self.open(place)?;
+        }
         if let Some(why) = self.conn.shared().cancelled() {
             return Err(why);
-        }
-        if self.session.is_none() {
-            self.open(place)?;
         }
         if let Some(why) = cause.close {
             self.close_if_silent(why)?;
         }
-        let mut begun = None;
+        let mut begun: Option<Instant> = None;
         loop {
             if self.flushing && !self.flush(place)? {
                 return Ok(End::Flush);
@@ -162,8 +177,8 @@ impl<H: Handler> Served<H> {
                 continue;
             }
             let asked_again = self.again && *calls > 0;
-            let spent = *calls >= budget.commands
-                || begun.is_some_and(|at: Instant| at.elapsed() >= budget.time);
+            let spent = *calls >= self.budget.commands
+                || begun.is_some_and(|at| at.elapsed() >= self.budget.time);
             if !more || asked_again || spent {
                 let end = if more {
                     End::Again
@@ -175,7 +190,7 @@ impl<H: Handler> Served<H> {
                 return Ok(if self.flush(place)? { end } else { End::Flush });
             }
             // The clock is read from the second command of a turn on: most have only one.
-            if *calls == 1 && budget.time != Duration::MAX {
+            if *calls == 1 && self.budget.time != Duration::MAX {
                 begun = Some(Instant::now());
             }
             *calls += 1;
@@ -423,12 +438,12 @@ impl<H: Handler> Connection for Served<H> {
         &mut self.conn
     }
 
-    fn advance(&mut self, place: Place<'_>, cause: Cause, budget: Budget) -> Turn {
+    fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn {
         let shared = self.conn.shared();
         shared.state.store(ConnState::Running as u8, Relaxed);
         shared.since.store(cause.now, Relaxed);
         let mut calls = 0;
-        let end = match self.run(place, cause, budget, &mut calls) {
+        let end = match self.run(place, cause, &mut calls) {
             Ok(end) => end,
             Err(why) => {
                 self.finish(place, why);

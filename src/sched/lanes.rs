@@ -80,6 +80,17 @@ impl Lanes {
         self.lane(lane).pop_front().map(|(key, _)| key)
     }
 
+    /// Moves whoever has waited longest in the long lane, and for `kickup` at least, to the low one.
+    pub(super) fn kick_up(&mut self, now: Nanos, kickup: Nanos) -> Option<Key> {
+        let (key, at) = *self.long.front()?;
+        if now.since(at) < kickup {
+            return None;
+        }
+        self.long.pop_front();
+        self.low.push_front((key, at));
+        Some(key)
+    }
+
     /// Moves a connection to the control lane. Searches for it: a kill is rare.
     pub(super) fn promote(&mut self, from: Lane, key: Key) {
         let lane = self.lane(from);
@@ -143,6 +154,19 @@ mod tests {
         let order: Vec<_> =
             std::iter::from_fn(|| lanes.pop(true, Nanos(1005), Nanos(1000))).collect();
         assert_eq!(order, [key(1), key(2), key(3)]);
+    }
+
+    #[test]
+    fn age_moves_the_oldest_of_the_long_to_the_head_of_the_low() {
+        let mut lanes = Lanes::default();
+        lanes.push(Lane::Long, key(1), Nanos(0));
+        lanes.push(Lane::Long, key(2), Nanos(5));
+        lanes.push(Lane::Low, key(3), Nanos(9));
+        assert_eq!(lanes.kick_up(Nanos(999), Nanos(1000)), None);
+        assert_eq!(lanes.kick_up(Nanos(1005), Nanos(1000)), Some(key(1)));
+        let order: Vec<_> =
+            std::iter::from_fn(|| lanes.pop(false, Nanos(1005), Nanos(1000))).collect();
+        assert_eq!(order, [key(1), key(3)]);
     }
 
     #[test]

@@ -180,6 +180,8 @@ pub(crate) struct State<T> {
     due: Nanos,
     /// `due` has come nearer and the monitor has not looked since.
     due_moved: bool,
+    /// When a long command was last let in beyond the bound; see `kick_up`.
+    kicked_up_at: Nanos,
     stats: GroupStats,
 }
 
@@ -196,6 +198,7 @@ impl<T> State<T> {
             sweep_at: Nanos(0),
             due: Nanos(u64::MAX),
             due_moved: false,
+            kicked_up_at: Nanos(0),
             stats: GroupStats::default(),
         }
     }
@@ -413,6 +416,7 @@ impl<T> State<T> {
         self.due_moved = false;
         self.stats.stalls += self.crew.mark_stalled(now, self.bounds.stall_limit);
         self.sweep(now);
+        self.kick_up(now);
         let wakes = self.stats.wakes;
         let mut actions = self.actions(now);
         self.stats.wakes_due_to_stall += self.stats.wakes - wakes;
@@ -591,6 +595,21 @@ impl<T> State<T> {
                     self.lanes.promote(lane, key);
                 }
             }
+        }
+    }
+
+    /// Age promotes, at the bound on long commands too: each `kickup`, the one that has been kept
+    /// waiting for longest goes on. What those that run are waiting for may be just that one.
+    fn kick_up(&mut self, now: Nanos) {
+        let kickup = self.bounds.kickup;
+        if self.long_allowed() || now.since(self.kicked_up_at) < kickup {
+            return;
+        }
+        if let Some(key) = self.lanes.kick_up(now, kickup)
+            && let Some(slot) = self.table.get_mut(key)
+        {
+            slot.phase = Phase::Queued { lane: Lane::Low };
+            self.kicked_up_at = now;
         }
     }
 

@@ -319,7 +319,10 @@ impl<T> Table<T> {
             slot.lane as u64,
             u64::from(slot.was_long),
             slot.wake.ready.bits(),
-            slot.wake.close.as_ref().map_or(0, |why| 1 + why.index() as u64),
+            slot.wake
+                .close
+                .as_ref()
+                .map_or(0, |why| 1 + why.index() as u64),
         ]
     }
 }
@@ -327,8 +330,13 @@ impl<T> Table<T> {
 #[cfg(all(test, not(loom)))]
 impl Readiness {
     pub(super) fn bits(self) -> u64 {
-        [self.readable, self.read_closed, self.priority, self.writable]
-            .iter()
-            .fold(0, |bits, bit| bits * 2 + u64::from(*bit))
+        [
+            self.readable,
+            self.read_closed,
+            self.priority,
+            self.writable,
+        ]
+        .iter()
+        .fold(0, |bits, bit| bits * 2 + u64::from(*bit))
     }
 }

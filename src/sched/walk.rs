@@ -978,7 +978,7 @@ fn walk_all(setup: Setup, least: usize) {
 
 #[test]
 fn every_sequence_of_short_commands_keeps_the_invariants() {
-    walk_all(Setup::plain(2, 2), 31_527);
+    walk_all(Setup::plain(2, 2), 30_796);
 }
 
 #[test]
@@ -988,7 +988,7 @@ fn every_sequence_with_waits_keeps_the_invariants() {
             waits: true,
             ..Setup::plain(2, 2)
         },
-        68_615,
+        67_225,
     );
 }
 
@@ -999,7 +999,7 @@ fn every_sequence_with_long_commands_keeps_the_invariants() {
             longs: true,
             ..Setup::plain(2, 2)
         },
-        40_155,
+        39_275,
     );
 }
 
@@ -1013,7 +1013,7 @@ fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
             ends: &[IDLE, End::Flush, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        39_574,
+        38_610,
     );
 }
 
@@ -1026,7 +1026,7 @@ fn every_sequence_with_a_drain_and_a_stop_keeps_the_invariants() {
             ends: &[IDLE, IN_COMMAND, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        24_575,
+        23_743,
     );
 }
 
@@ -1037,7 +1037,7 @@ fn every_sequence_in_which_threads_cannot_be_had_keeps_the_invariants() {
             threads_fail: true,
             ..Setup::plain(2, 2)
         },
-        35_094,
+        34_883,
     );
 }
 

@@ -19,7 +19,7 @@ use crate::error::{AttachError, BuildError};
 use crate::handler::{CloseReason, Handler, Refusal};
 use crate::os::listener::{Acceptor, Door};
 use crate::os::socket::Socket;
-use crate::serve::{Connection, Served};
+use crate::serve::{Budget, Connection, Served};
 use crate::stats::{ConnInfo, Stats};
 use crate::stream::{LocalAddr, Stream};
 
@@ -248,6 +248,13 @@ enum Runner {
 }
 
 impl Runner {
+    fn budget(&self) -> Budget {
+        match self {
+            Self::Pool(pool) => pool.budget(),
+            Self::Thread(_) => Budget::UNBOUNDED,
+        }
+    }
+
     fn threads(&self) -> &Threads {
         match self {
             Self::Pool(pool) => pool.threads(),
@@ -421,7 +428,7 @@ impl ServerHandle {
 
     /// The handle of a connection, if it lives.
     pub fn find(&self, id: ConnId) -> Option<ConnHandle> {
-        self.0.registry.find(id).map(ConnHandle)
+        self.0.registry.find(id).as_ref().map(ConnHandle::of)
     }
 
     /// Kills a connection ([`ConnHandle::kill`]); false if there is none with this id.
@@ -466,26 +473,20 @@ impl ServerHandle {
     ) -> Result<ConnId, AttachError> {
         let core = &self.0;
         let socket = match Socket::new(stream) {
-            Ok(socket) => Arc::new(socket),
+            Ok(socket) => socket,
             Err((stream, _)) => {
                 let why = Refusal::OpenFailed;
                 return Err(AttachError { stream, why });
             }
         };
-        let shared = if core.draining.load(Relaxed) {
-            Err(Refusal::Draining)
-        } else {
-            core.registry.admit(core.limits.max_connections, |id| {
-                Arc::new(Shared::new(id, &socket))
-            })
-        };
-        let shared = match shared {
-            Ok(shared) => shared,
-            Err(why) => return Err(given_back(socket, why)),
-        };
-        let id = shared.id();
+        if core.draining.load(Relaxed) {
+            return Err(given_back(socket, Refusal::Draining));
+        }
+        let shared = core
+            .registry
+            .admit(core.limits.max_connections, socket)
+            .map_err(|(socket, why)| given_back(socket, why))?;
         let conn = Conn::new(
-            Arc::clone(&socket),
             Arc::clone(&shared),
             Arc::clone(&core.limits),
             self.clone(),
@@ -495,31 +496,41 @@ impl ServerHandle {
             Arc::clone(handler),
             conn,
             Arc::clone(&core.registry),
+            core.runner.budget(),
         ));
+        let id = shared.id();
         let started = match &core.runner {
-            Runner::Pool(pool) => pool.attach(id.get(), served),
+            Runner::Pool(pool) => pool.attach(&shared, served),
             Runner::Thread(threads) => threads.attach(served),
         };
-        match started {
-            Ok(()) => Ok(id),
-            Err(served) => {
-                drop(served);
-                core.registry.forget(id);
-                shared.close();
-                let why = if core.draining.load(Relaxed) {
-                    Refusal::Draining
-                } else {
-                    Refusal::NoThread
-                };
-                Err(given_back(socket, why))
-            }
-        }
+        let Err(served) = started else {
+            return Ok(id);
+        };
+        drop(served);
+        core.registry.forget(id);
+        let why = if core.draining.load(Relaxed) {
+            Refusal::Draining
+        } else {
+            Refusal::NoThread
+        };
+        let shared = wait_for_last(shared);
+        Err(given_back(shared.into_socket(), why))
     }
 }
 
-fn given_back(socket: Arc<Socket>, why: Refusal) -> AttachError {
-    let socket = Arc::into_inner(socket)
-        .expect("nobody else has the socket of a connection that was not started");
+/// The only owner of a connection that was not started. Somebody may be looking at it right now: a
+/// list of connections, a kill; none of them keeps it.
+fn wait_for_last(mut shared: Arc<Shared>) -> Shared {
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(shared) => return shared,
+            Err(again) => shared = again,
+        }
+        thread::yield_now();
+    }
+}
+
+fn given_back(socket: Socket, why: Refusal) -> AttachError {
     AttachError {
         stream: socket.into_stream(),
         why,

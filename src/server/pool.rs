@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::registry::Registry;
 use super::threads::Threads;
 use crate::config::{Limits, PoolConfig};
-use crate::conn::{self, Buffers};
+use crate::conn::{self, Buffers, Shared};
 use crate::error::BuildError;
 use crate::group::monitor::{Bell, Monitor};
 use crate::group::worker::BATCH;
@@ -23,23 +23,9 @@ use crate::stats::GroupStats;
 use crate::sync::Mutex;
 use crate::wait::{self, WaitKind};
 
-/// A connection in the pool: what it serves, and where it is.
-pub(crate) struct Pooled {
-    served: Box<dyn Connection>,
-    group: Weak<PoolGroup>,
-    budget: Budget,
-    placed: bool,
-}
+pub(crate) type PoolGroup = Group<Poller, Box<dyn Connection>>;
 
-impl std::fmt::Debug for Pooled {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pooled").finish_non_exhaustive()
-    }
-}
-
-pub(crate) type PoolGroup = Group<Poller, Pooled>;
-
-impl Task<Registrar> for Pooled {
+impl Task<Registrar> for Box<dyn Connection> {
     type Desk = Buffers;
 
     fn turn(
@@ -50,20 +36,14 @@ impl Task<Registrar> for Pooled {
         registrar: &Registrar,
         desk: &mut Buffers,
     ) -> Turn {
-        if !self.placed {
-            self.placed = true;
-            let group: Weak<PoolGroup> = Weak::clone(&self.group);
-            self.served.conn().shared().placed(group, key.to_token());
-        }
-        self.served.conn().borrow(desk);
+        self.conn().borrow(desk);
         let cause = Cause {
             ready: wake.ready,
             close: wake.close,
             now: now.0,
         };
-        let place = Place::Poller(registrar, key.to_token());
-        let turn = self.served.advance(place, cause, self.budget);
-        self.served.conn().give_back(desk);
+        let turn = self.advance(Place::Poller(registrar, key.to_token()), cause);
+        self.conn().give_back(desk);
         turn
     }
 }
@@ -213,22 +193,20 @@ impl Pool {
     /// Takes a connection in; given back when the pool has stopped.
     pub(crate) fn attach(
         &self,
-        id: u64,
+        shared: &Shared,
         served: Box<dyn Connection>,
     ) -> Result<(), Box<dyn Connection>> {
         // As MariaDB does it. Ids are consecutive, so groups are filled evenly.
-        #[allow(clippy::cast_possible_truncation)] // reduced to an index in the next step
-        let group = &self.groups[id as usize % self.groups.len()];
-        let pooled = Pooled {
-            served,
-            group: Arc::downgrade(group),
-            budget: self.budget,
-            placed: false,
-        };
-        match group.attach(pooled) {
-            Ok(_) => Ok(()),
-            Err(pooled) => Err(pooled.served),
-        }
+        #[allow(clippy::cast_possible_truncation)] // reduced to an index in the same step
+        let group = &self.groups[shared.id().get() as usize % self.groups.len()];
+        let place: Weak<PoolGroup> = Arc::downgrade(group);
+        shared.place(place);
+        group.attach(served).map(|_| ())
+    }
+
+    /// How much a connection may do in a turn.
+    pub(crate) fn budget(&self) -> Budget {
+        self.budget
     }
 
     pub(crate) fn drain(&self) {
@@ -253,8 +231,8 @@ impl Pool {
     pub(crate) fn join(&self, deadline: Instant) -> usize {
         let left = self.threads.join_all(deadline);
         for group in &self.groups {
-            for mut pooled in group.leftovers() {
-                pooled.served.abandon(CloseReason::Killed);
+            for mut served in group.leftovers() {
+                served.abandon(CloseReason::Killed);
             }
         }
         left

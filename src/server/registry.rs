@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::conn::{ConnId, Shared};
 use crate::handler::{CloseReason, Refusal};
+use crate::os::socket::Socket;
 use crate::stats::{ConnInfo, Stats};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::WaitKind;
@@ -73,18 +74,20 @@ impl Registry {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A new connection's id, if there is room for one.
+    /// Enters a new connection, if there is room for one; else the socket comes back.
     pub(crate) fn admit(
         &self,
         limit: usize,
-        shared: impl FnOnce(ConnId) -> Arc<Shared>,
-    ) -> Result<Arc<Shared>, Refusal> {
+        socket: Socket,
+    ) -> Result<Arc<Shared>, (Socket, Refusal)> {
+        let peer = socket.peer();
         let mut live = self.live.lock();
         if live.len() >= limit {
-            return Err(Refusal::TooManyConnections { limit });
+            return Err((socket, Refusal::TooManyConnections { limit }));
         }
-        let shared = shared(self.next_id.fetch_add(1, Relaxed).into());
-        live.insert(shared.id(), Arc::clone(&shared));
+        let id = self.next_id.fetch_add(1, Relaxed).into();
+        let shared = Arc::new(Shared::new(id, socket, peer));
+        live.insert(id, Arc::clone(&shared));
         drop(live);
         self.opened.fetch_add(1, Relaxed);
         Ok(shared)

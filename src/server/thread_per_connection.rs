@@ -11,7 +11,7 @@ use crate::config::ThreadPerConnectionConfig;
 use crate::conn::{Buffers, Conn};
 use crate::handler::CloseReason;
 use crate::sched::End;
-use crate::serve::{Budget, Cause, Connection, Place};
+use crate::serve::{Cause, Connection, Place};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
 
@@ -164,7 +164,7 @@ impl ThreadPerConnection {
         let mut cause = Cause::default();
         loop {
             cause.now = self.registry.now();
-            let turn = served.advance(Place::Thread, cause, Budget::UNBOUNDED);
+            let turn = served.advance(Place::Thread, cause);
             self.registry.count_commands(u64::from(turn.calls));
             if turn.end == End::Closed {
                 break;

@@ -307,6 +307,9 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{:#?}\n{:#?}", self.stats(), self.handle.connections());
+        }
         // A test that fails leaves commands at their gates, and the server would wait for them.
         self.stage.open_all();
     }
