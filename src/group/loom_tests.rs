@@ -524,8 +524,8 @@ fn a_thread_that_cannot_be_had_is_asked_for_again() {
 
 #[test]
 fn the_monitor_does_not_sleep_while_nobody_polls() {
-    // As before, but what is waited for is the input of another connection, which nobody has heard
-    // of: the worker left the poller to run this command.
+    // The listener leaves the poller for a command that, without saying so, waits for the input of
+    // another connection. While there was a listener the monitor had no reason to stay awake.
     model("ring, input | monitor | (worker)", 3, || {
         let bell = Arc::new(Bell::default());
         let group = group(Fresh::Until, &bell);
@@ -533,7 +533,10 @@ fn the_monitor_does_not_sleep_while_nobody_polls() {
         let seen = Count::default();
         let (reading, send) = reader(&group, &seen);
         let weak = Arc::downgrade(&group);
-        attach(&group, move |_, _| {
+        let waiting = attach(&group, move |_, wake| {
+            if !wake.ready.input() {
+                return IDLE;
+            }
             let group = weak.upgrade().expect("it runs this");
             send(reading, &group);
             group.doors.pass(1);
@@ -541,6 +544,7 @@ fn the_monitor_does_not_sleep_while_nobody_polls() {
             group.stop();
             End::Closed
         });
+        group.doors.input(waiting);
         beside_the_monitor(&group, &bell, 0, || work_here(&group, first));
         assert_eq!(group.leftovers().len(), 1);
     });
