@@ -370,7 +370,7 @@ fn in_range<T: PartialOrd + std::fmt::Debug>(
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

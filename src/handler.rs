@@ -348,7 +348,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -14,8 +14,8 @@ use crate::port::{Doors, Threads};
 use crate::sched::{Call, Nanos, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
-/// Quiet ticks before the monitor sleeps.
-const LINGER: u32 = 10;
+/// Quiet ticks before the monitor sleeps; under the model checker one stands for all.
+const LINGER: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
 
 /// After a thread creation failed, the next one is tried so much later.
 const RETRY: Duration = Duration::from_millis(100);
@@ -115,7 +115,11 @@ where
             self.bell.sleep(Some(self.tick))
         } else {
             let now = self.groups.first().map_or(Nanos(0), |g| g.now());
-            let due = self.groups.iter().filter_map(|g| g.next_deadline()).min();
+            let due = self
+                .groups
+                .iter()
+                .filter_map(|g| g.next_deadline(now))
+                .min();
             self.bell.sleep(due.map(|due| due.since(now).to_duration()))
         };
         self.bell.asleep.store(false, Relaxed);
@@ -186,8 +190,8 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         tick
     }
 
-    fn next_deadline(&self) -> Option<Nanos> {
-        self.guarded.lock().sched.next_deadline()
+    fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.guarded.lock().sched.next_deadline(now)
     }
 
     fn capped(&self) {

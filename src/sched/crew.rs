@@ -33,7 +33,7 @@ enum At {
     Waiting,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Worker {
     at: At,
     /// Running or waiting: the command has given up its slot for taking long.
@@ -44,7 +44,7 @@ struct Worker {
     ran: Nanos,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Crew {
     workers: Vec<Worker>,
     free: Vec<WorkerId>,
@@ -311,22 +311,73 @@ impl Crew {
     pub(super) fn tick_seen(&mut self) {
         self.asked = false;
     }
+}
 
-    // ---- for the checks ----
+#[cfg(all(test, not(loom)))]
+impl Crew {
+    pub(super) fn has(&self, worker: usize) -> bool {
+        worker < self.workers.len()
+    }
 
-    #[cfg(test)]
+    pub(super) fn id(&self, worker: usize) -> WorkerId {
+        assert!(self.has(worker));
+        WorkerId(u32::try_from(worker).expect("few"))
+    }
+
+    /// The counts and lists say the same as the workers themselves.
     pub(super) fn check(&self) {
-        let count = |at: &[At]| self.workers.iter().filter(|w| at.contains(&w.at)).count();
-        assert_eq!(self.threads, self.workers.len() - count(&[At::Free]));
-        assert_eq!(self.starting_or_coming, count(&[At::Starting, At::Coming]));
-        assert_eq!(self.waiting, count(&[At::Waiting]));
-        assert_eq!(self.parked.len(), count(&[At::Parked]));
-        assert_eq!(usize::from(self.listener.is_some()), count(&[At::Polling]));
-        let (long, active): (Vec<_>, Vec<_>) = self
-            .workers
-            .iter()
-            .filter(|w| w.at == At::Running)
-            .partition(|w| w.long);
-        assert_eq!((self.long, self.active.len()), (long.len(), active.len()));
+        let those = |at: &[At]| -> Vec<usize> {
+            (0..self.workers.len())
+                .filter(|w| at.contains(&self.workers[*w].at))
+                .collect()
+        };
+        let listed = |list: &[WorkerId]| -> Vec<usize> {
+            let mut list: Vec<_> = list.iter().map(|w| w.index()).collect();
+            list.sort_unstable();
+            list
+        };
+        assert_eq!(self.threads, self.workers.len() - self.free.len());
+        assert_eq!(listed(&self.free), those(&[At::Free]));
+        assert_eq!(listed(&self.parked), those(&[At::Parked]));
+        assert_eq!(listed(self.listener.as_slice()), those(&[At::Polling]));
+        assert!(!self.listener_called || self.listener.is_some());
+        assert_eq!(
+            self.starting_or_coming,
+            those(&[At::Starting, At::Coming]).len()
+        );
+        assert_eq!(self.waiting, those(&[At::Waiting]).len());
+        let (long, active): (Vec<_>, Vec<_>) = those(&[At::Running])
+            .into_iter()
+            .partition(|w| self.workers[*w].long);
+        assert_eq!(listed(&self.active), active);
+        assert_eq!(self.long, long.len());
+    }
+
+    /// What the future of a worker depends on, with an age in place of a time: at what, long, how
+    /// old (`oldest` at most), how far from the bottom of the parked ones.
+    pub(super) fn code(&self, worker: WorkerId, now: Nanos, oldest: Nanos) -> [u64; 4] {
+        let w = &self.workers[worker.index()];
+        let age = match w.at {
+            At::Running if !w.long => now.since(w.started),
+            At::Waiting => w.ran,
+            _ => Nanos(0),
+        };
+        let parked = self.parked.iter().position(|p| *p == worker);
+        [
+            w.at as u64,
+            u64::from(w.long),
+            age.min(oldest).0,
+            parked.map_or(0, |at| 1 + at as u64),
+        ]
+    }
+
+    /// The same of the crew as a whole.
+    pub(super) fn code_of_all(&self, now: Nanos, oldest: Nanos) -> [u64; 4] {
+        [
+            u64::from(self.listener_called),
+            u64::from(self.asked),
+            now.since(self.created_at).min(oldest).0,
+            self.retry_at.since(now).0,
+        ]
     }
 }

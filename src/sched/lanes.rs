@@ -17,7 +17,7 @@ pub(crate) enum Lane {
     Long,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes {
     control: VecDeque<(Key, Nanos)>,
     high: VecDeque<(Key, Nanos)>,
@@ -107,6 +107,20 @@ impl Lanes {
         for lane in [Lane::Control, Lane::High, Lane::Low, Lane::Long] {
             self.lane(lane).clear();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Lanes {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Lane, Key)> {
+        [
+            (Lane::Control, &self.control),
+            (Lane::High, &self.high),
+            (Lane::Low, &self.low),
+            (Lane::Long, &self.long),
+        ]
+        .into_iter()
+        .flat_map(|(lane, queue)| queue.iter().map(move |(key, _)| (lane, *key)))
     }
 }
 

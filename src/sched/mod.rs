@@ -88,6 +88,12 @@ impl Bounds {
             write_timeout: ns(limits.write_timeout),
         }
     }
+
+    fn shortest_timeout(&self) -> Nanos {
+        self.idle_timeout
+            .min(self.read_timeout)
+            .min(self.write_timeout)
+    }
 }
 
 /// How a turn of a connection ended.
@@ -157,7 +163,7 @@ pub(crate) struct Actions {
 }
 
 /// A group: connections, lanes, workers. See the module's head for the moves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State<T> {
     bounds: Bounds,
     table: Table<T>,
@@ -169,6 +175,11 @@ pub(crate) struct State<T> {
     polled_at: Nanos,
     /// When the deadlines are to be swept next; see `sweep`.
     sweep_at: Nanos,
+    /// No resting connection has a deadline before this. The monitor sleeps until then at most,
+    /// so whoever comes to rest with a nearer one has it told.
+    due: Nanos,
+    /// `due` has come nearer and the monitor has not looked since.
+    due_moved: bool,
     /// When a long command was last let in beyond the bound; see `kick_up`.
     kicked_up_at: Nanos,
     stats: GroupStats,
@@ -185,6 +196,8 @@ impl<T> State<T> {
             stopping: false,
             polled_at: Nanos(0),
             sweep_at: Nanos(0),
+            due: Nanos(u64::MAX),
+            due_moved: false,
             kicked_up_at: Nanos(0),
             stats: GroupStats::default(),
         }
@@ -370,7 +383,7 @@ impl<T> State<T> {
             slot.wake.close.get_or_insert(CloseReason::Draining);
         }
         match phase {
-            Some(phase) if !slot.wake.ends(phase) => self.table.rest(key, phase, now),
+            Some(phase) if !slot.wake.ends(phase) => self.rest(key, phase, now),
             _ => self.enqueue(key, now),
         }
         None
@@ -400,6 +413,7 @@ impl<T> State<T> {
     /// past the stall bound become long; whoever is missing is called; deadlines are swept.
     pub(crate) fn tick(&mut self, now: Nanos) -> Actions {
         self.crew.tick_seen();
+        self.due_moved = false;
         self.stats.stalls += self.crew.mark_stalled(now, self.bounds.stall_limit);
         self.sweep(now);
         self.kick_up(now);
@@ -490,6 +504,7 @@ impl<T> State<T> {
     fn wants_ticks(&self) -> bool {
         !self.stopping
             && (self.lanes.len() > 0
+                || self.due_moved
                 || (self.crew.listener().is_none() && self.table.resting() > 0))
     }
 
@@ -550,6 +565,14 @@ impl<T> State<T> {
         self.lanes.push(lane, key, now);
     }
 
+    fn rest(&mut self, key: Key, phase: Phase, now: Nanos) {
+        let due = self.table.rest(key, phase, now, &self.bounds);
+        if due < self.due {
+            self.due = due;
+            self.due_moved = true;
+        }
+    }
+
     /// Marks a connection to be closed and brings it to a worker as soon as it can be.
     fn close_soon(&mut self, key: Key, why: CloseReason, now: Nanos) {
         let Some(slot) = self.table.get_mut(key) else {
@@ -599,21 +622,23 @@ impl<T> State<T> {
         if now < self.sweep_at {
             return;
         }
-        let bounds = &self.bounds;
-        let shortest = bounds
-            .idle_timeout
-            .min(bounds.read_timeout)
-            .min(bounds.write_timeout);
-        let granule = Nanos((shortest.0 / 16).clamp(1_000_000, 1_000_000_000));
-        self.sweep_at = now.after(granule);
-        for (key, why) in self.table.expired(now, bounds) {
+        let granule = (self.bounds.shortest_timeout().0 / 16).clamp(1_000_000, 1_000_000_000);
+        self.sweep_at = now.after(Nanos(granule));
+        for (key, why) in self.table.expired(now, &self.bounds) {
             self.close_soon(key, why, now);
         }
     }
 
-    /// When the next resting connection is past its deadline: how long the monitor may sleep.
-    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        let due = self.table.earliest_deadline(&self.bounds)?;
-        Some(due.max(self.sweep_at))
+    /// How long the monitor may sleep: until the next resting connection is past its deadline.
+    ///
+    /// Those that are not at rest can have none before the shortest timeout is over, and are looked
+    /// at again by then, so that not each one that comes to rest has to wake the monitor.
+    pub(crate) fn next_deadline(&mut self, now: Nanos) -> Option<Nanos> {
+        let resting = self.table.earliest_deadline(&self.bounds);
+        let others = (self.table.resting() < self.table.len())
+            .then(|| now.after(self.bounds.shortest_timeout()));
+        let due = resting.into_iter().chain(others).min();
+        self.due = due.unwrap_or(Nanos(u64::MAX));
+        due.map(|due| due.max(self.sweep_at))
     }
 }

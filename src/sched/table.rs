@@ -65,7 +65,7 @@ pub(crate) enum Phase {
     Flushing,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slot<T> {
     generation: u32,
     pub(super) phase: Phase,
@@ -81,7 +81,7 @@ pub(crate) struct Slot<T> {
     free: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -204,13 +204,14 @@ impl<T> Table<T> {
         lane
     }
 
-    /// Running to idle or flushing.
-    pub(super) fn rest(&mut self, key: Key, phase: Phase, now: Nanos) {
+    /// Running to idle or flushing; until when it may stay there.
+    pub(super) fn rest(&mut self, key: Key, phase: Phase, now: Nanos, bounds: &Bounds) -> Nanos {
+        self.resting += 1;
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.phase = phase;
         slot.since = now;
-        self.resting += 1;
+        Self::deadline(slot, bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
     }
 
     /// Running to gone.
@@ -265,5 +266,77 @@ impl<T> Table<T> {
             .iter()
             .filter_map(|slot| Some(Self::deadline(slot, bounds)?.0))
             .min()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl<T> Table<T> {
+    /// The count and the free list say the same as the slots; a task is here unless it runs; and
+    /// nobody rests whose rest has been ended.
+    pub(super) fn check(&self) {
+        let mut free: Vec<_> = self.free.clone();
+        free.sort_unstable();
+        free.dedup();
+        assert_eq!(free.len(), self.free.len(), "a slot is free twice");
+        let mut resting = 0;
+        for (index, slot) in self.slots.iter().enumerate() {
+            let listed = self.free.iter().any(|free| *free as usize == index);
+            assert_eq!(slot.free, listed);
+            assert_eq!(
+                slot.task.is_none(),
+                slot.free || slot.phase == Phase::Running,
+                "slot {index}: a task is lost or doubled"
+            );
+            if !slot.free && matches!(slot.phase, Phase::Idle { .. } | Phase::Flushing) {
+                resting += 1;
+                assert!(
+                    !slot.wake.ends(slot.phase),
+                    "slot {index} rests, and something has happened to it"
+                );
+            }
+        }
+        assert_eq!(self.resting, resting);
+    }
+
+    /// What the future of a connection depends on, with an age in place of a time. A generation only
+    /// tells the living from the dead, so it is left out.
+    pub(super) fn code(&self, key: Key, now: Nanos, bounds: &Bounds) -> [u64; 6] {
+        let slot = self.get(key).expect("it is connected");
+        let (phase, time) = match slot.phase {
+            Phase::Idle { in_command: false } => (0, bounds.idle_timeout),
+            Phase::Idle { in_command: true } => (1, bounds.read_timeout),
+            Phase::Flushing => (2, bounds.write_timeout),
+            Phase::Running => (3, Nanos(0)),
+            Phase::Queued { .. } => (4, Nanos(0)),
+        };
+        let age = match time {
+            Nanos(u64::MAX) => 0,
+            time => now.since(slot.since).min(time).0,
+        };
+        [
+            phase,
+            age,
+            slot.lane as u64,
+            u64::from(slot.was_long),
+            slot.wake.ready.bits(),
+            slot.wake
+                .close
+                .as_ref()
+                .map_or(0, |why| 1 + why.index() as u64),
+        ]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Readiness {
+    pub(super) fn bits(self) -> u64 {
+        [
+            self.readable,
+            self.read_closed,
+            self.priority,
+            self.writable,
+        ]
+        .iter()
+        .fold(0, |bits, bit| bits * 2 + u64::from(*bit))
     }
 }

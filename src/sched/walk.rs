@@ -1,0 +1,1478 @@
+//! Walks the scheduler through every sequence of moves of a small world, and through long random
+//! ones of a larger world.
+//!
+//! A [`World`] is a group's [`State`] with what surrounds it: workers that are each at one point of
+//! their loop, connections, the poller, the monitor, a clock. A [`Move`] is one step of one of them,
+//! as the group's code, the kernel or a client may make it. After each move [`World::check`] looks
+//! at what must hold at any time; [`World::come_to_rest`] then lets a copy of the world do what it
+//! is bound to do by itself, and looks at what must hold at rest.
+//!
+//! The numbers of the invariants are those of the list at [`World::check_at_rest`].
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+
+use super::table::{Phase, Slot};
+use super::*;
+use crate::port::Readiness;
+
+/// A millisecond: what the clock of a world moves by, and `handover`.
+const MS: Nanos = Nanos(1_000_000);
+const NEVER: Nanos = Nanos(u64::MAX);
+/// After a thread could not be created; as the monitor does it.
+const RETRY: Nanos = Nanos(2 * MS.0);
+
+fn bounds(oversubscribe: usize) -> Bounds {
+    Bounds {
+        oversubscribe,
+        stall_limit: Nanos(2 * MS.0),
+        handover: MS,
+        kickup: NEVER,
+        park_time: MS,
+        creation_throttle: Nanos(0),
+        idle_timeout: NEVER,
+        read_timeout: NEVER,
+        write_timeout: NEVER,
+    }
+}
+
+const NOTHING: Readiness = Readiness {
+    readable: false,
+    read_closed: false,
+    priority: false,
+    writable: false,
+};
+const READABLE: Readiness = Readiness {
+    readable: true,
+    ..NOTHING
+};
+const READ_CLOSED: Readiness = Readiness {
+    read_closed: true,
+    ..NOTHING
+};
+const PRIORITY: Readiness = Readiness {
+    priority: true,
+    ..NOTHING
+};
+const WRITABLE: Readiness = Readiness {
+    writable: true,
+    ..NOTHING
+};
+
+const IDLE: End = End::Idle { in_command: false };
+const IN_COMMAND: End = End::Idle { in_command: true };
+
+/// What may happen in a world, and how much of it there is.
+#[derive(Clone, Debug)]
+struct Setup {
+    connections: usize,
+    max_threads: usize,
+    bounds: Bounds,
+    ready: &'static [Readiness],
+    ends: &'static [End],
+    lanes: &'static [Lane],
+    waits: bool,
+    longs: bool,
+    kills: bool,
+    drains: bool,
+    stops: bool,
+    threads_fail: bool,
+}
+
+impl Setup {
+    /// One connection, one worker, short commands.
+    fn plain(connections: usize, max_threads: usize) -> Self {
+        Self {
+            connections,
+            max_threads,
+            bounds: bounds(1),
+            ready: &[READABLE],
+            ends: &[IDLE, End::Again, End::Closed],
+            lanes: &[Lane::Low],
+            waits: false,
+            longs: false,
+            kills: false,
+            drains: false,
+            stops: false,
+            threads_fail: false,
+        }
+    }
+}
+
+/// A connection in a worker's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hand {
+    conn: usize,
+    to_close: bool,
+    killed: bool,
+}
+
+/// Where a worker's thread is in its loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// There is no thread.
+    Gone,
+    /// Asks what to do next.
+    Asking,
+    Polling {
+        block: bool,
+    },
+    Parked {
+        called: bool,
+    },
+    Running(Hand),
+    Waiting(Hand),
+}
+
+/// A connection as its client and its handler know it.
+#[derive(Clone, Debug, Default)]
+struct Conn {
+    key: Option<Key>,
+    /// A worker has had it: it is registered with the poller.
+    opened: bool,
+    killed: bool,
+    /// What the poller has said of it since a worker last took it.
+    unseen: Readiness,
+}
+
+/// Where the monitor is in its loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Monitor {
+    Awake,
+    /// It has ticked and is about to count a worker in.
+    Spawning {
+        due_to_stall: bool,
+    },
+    /// It has counted this worker in, and creates its thread.
+    Creating(WorkerId),
+    /// It has said that it sleeps, has ticked, and is about to read the deadlines.
+    Drowsy {
+        rung: bool,
+    },
+    Asleep {
+        until: Option<Nanos>,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    // The outside.
+    Attach(usize),
+    Kill(usize),
+    /// A kill by a handle that was kept too long.
+    KillGone,
+    Drain,
+    Stop,
+    Pass,
+    // A worker, by its number.
+    Take(usize),
+    /// The poller returns with nothing; with something of a connection; with something of one that
+    /// has gone.
+    Nothing(usize),
+    Event(usize, usize, Readiness),
+    Stale(usize, Readiness),
+    /// The sleep of a parked worker ends.
+    Woken(usize),
+    Turn(usize, End, Lane),
+    WaitBegin(usize),
+    WaitEnd(usize),
+    Long(usize),
+    // The monitor.
+    Tick,
+    Spawn,
+    Created,
+    NotCreated,
+    Sleep,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    setup: &'static Setup,
+    sched: State<usize>,
+    now: Nanos,
+    workers: Vec<At>,
+    conns: Vec<Conn>,
+    gone: Option<Key>,
+    /// The poller has been rung and has not returned since.
+    rung: bool,
+    monitor: Monitor,
+    /// How far a clock that was read early may be behind. Whoever makes a move reads the clock
+    /// before it has the lock.
+    lag: Nanos,
+}
+
+impl World {
+    /// A group as it starts: one worker, its thread created, nobody connected.
+    fn new(setup: &'static Setup) -> Self {
+        let mut sched = State::new(setup.bounds.clone());
+        let first = sched.spawning(Nanos(0), false);
+        let mut world = Self {
+            setup,
+            sched,
+            now: MS,
+            workers: vec![At::Gone; setup.max_threads],
+            conns: vec![Conn::default(); setup.connections],
+            gone: None,
+            rung: false,
+            monitor: Monitor::Awake,
+            lag: Nanos(0),
+        };
+        world.workers[first.index()] = At::Asking;
+        world
+    }
+
+    // ---- moves ----
+
+    fn moves(&self) -> Vec<Move> {
+        let setup = self.setup;
+        let mut moves = vec![Move::Pass];
+        for (c, conn) in self.conns.iter().enumerate() {
+            match conn.key {
+                None => moves.push(Move::Attach(c)),
+                Some(_) if setup.kills && !conn.killed => moves.push(Move::Kill(c)),
+                Some(_) => {}
+            }
+        }
+        if setup.kills && self.gone.is_some() {
+            moves.push(Move::KillGone);
+        }
+        if setup.drains && !self.sched.draining {
+            moves.push(Move::Drain);
+        }
+        for (w, at) in self.workers.iter().enumerate() {
+            self.moves_of(w, *at, &mut moves);
+        }
+        match self.monitor {
+            // It may tick at any time: another group has something to watch.
+            Monitor::Awake | Monitor::Asleep { .. } if !self.sched.stopping => {
+                moves.push(Move::Tick);
+            }
+            Monitor::Awake | Monitor::Asleep { .. } => {}
+            Monitor::Spawning { .. } => moves.push(Move::Spawn),
+            Monitor::Creating(_) => {
+                moves.push(Move::Created);
+                if setup.threads_fail {
+                    moves.push(Move::NotCreated);
+                }
+            }
+            Monitor::Drowsy { .. } => moves.push(Move::Sleep),
+        }
+        // The monitor has been joined before a group is stopped.
+        let monitor_ended = matches!(self.monitor, Monitor::Awake | Monitor::Asleep { .. });
+        if setup.stops && !self.sched.stopping && monitor_ended {
+            moves.push(Move::Stop);
+        }
+        moves
+    }
+
+    fn moves_of(&self, w: usize, at: At, moves: &mut Vec<Move>) {
+        let setup = self.setup;
+        match at {
+            At::Gone => {}
+            At::Asking => moves.push(Move::Take(w)),
+            At::Polling { block } => {
+                if !block || self.rung {
+                    moves.push(Move::Nothing(w));
+                }
+                for ready in setup.ready {
+                    for (c, conn) in self.conns.iter().enumerate() {
+                        if conn.opened {
+                            moves.push(Move::Event(w, c, *ready));
+                        }
+                    }
+                }
+                if self.gone.is_some() {
+                    moves.push(Move::Stale(w, setup.ready[0]));
+                }
+            }
+            // Uncalled: its time is over.
+            At::Parked { .. } => moves.push(Move::Woken(w)),
+            At::Running(hand) => {
+                for end in setup.ends {
+                    if hand.killed && *end != End::Closed {
+                        continue;
+                    }
+                    for lane in setup.lanes {
+                        moves.push(Move::Turn(w, *end, *lane));
+                    }
+                }
+                if setup.waits {
+                    moves.push(Move::WaitBegin(w));
+                }
+                if setup.longs {
+                    moves.push(Move::Long(w));
+                }
+            }
+            At::Waiting(_) => {
+                moves.push(Move::WaitEnd(w));
+                if setup.longs {
+                    moves.push(Move::Long(w));
+                }
+            }
+        }
+    }
+
+    fn make(&mut self, step: Move) {
+        let now = Nanos(self.now.0 - self.lag.0);
+        match step {
+            Move::Attach(c) => match self.sched.attach(c, now) {
+                Ok((key, actions)) => {
+                    self.conns[c] = Conn {
+                        key: Some(key),
+                        ..Conn::default()
+                    };
+                    self.perform(actions);
+                }
+                Err(task) => assert!(task == c && self.sched.stopping),
+            },
+            Move::Kill(c) => {
+                let key = self.conns[c].key.expect("it is connected");
+                self.conns[c].killed = true;
+                assert!(self.sched.contains(key));
+                let actions = self.sched.kill(key, now);
+                self.perform(actions);
+            }
+            Move::KillGone => {
+                let key = self.gone.expect("one has gone");
+                assert!(!self.sched.contains(key));
+                let actions = self.sched.kill(key, now);
+                self.perform(actions);
+            }
+            Move::Drain => {
+                let actions = self.sched.drain(now);
+                self.perform(actions);
+            }
+            Move::Stop => self.stop(),
+            Move::Pass => self.now = self.now.after(MS),
+            Move::Take(w) => self.take(w, now),
+            Move::Nothing(w) => self.harvest(w, None, now),
+            Move::Stale(w, ready) => {
+                let key = self.gone.expect("one has gone");
+                self.harvest(w, Some((key, ready)), now);
+            }
+            Move::Event(w, c, ready) => {
+                let conn = &mut self.conns[c];
+                conn.unseen.merge(ready);
+                let key = conn.key.expect("it is connected");
+                self.harvest(w, Some((key, ready)), now);
+            }
+            Move::Woken(w) => {
+                let At::Parked { called } = self.workers[w] else {
+                    panic!("worker {w} is not parked");
+                };
+                let id = self.id(w);
+                assert_eq!(self.sched.is_parked(id), !called);
+                let stays = self.sched.slept(id, true);
+                assert!(stays || !called, "4: a time-out has lost a call");
+                self.workers[w] = if stays { At::Asking } else { At::Gone };
+                assert!(
+                    self.workers.iter().any(|at| *at != At::Gone),
+                    "the last has left"
+                );
+            }
+            Move::Turn(w, end, lane) => self.turn(w, end, lane, now),
+            Move::WaitBegin(w) => {
+                let At::Running(hand) = self.workers[w] else {
+                    panic!("worker {w} does not run");
+                };
+                self.workers[w] = At::Waiting(hand);
+                let actions = self.sched.wait_begin(self.id(w), now);
+                self.perform(actions);
+            }
+            Move::WaitEnd(w) => {
+                let At::Waiting(hand) = self.workers[w] else {
+                    panic!("worker {w} does not wait");
+                };
+                self.workers[w] = At::Running(hand);
+                self.sched.wait_end(self.id(w), now);
+            }
+            Move::Long(w) => {
+                let actions = self.sched.declare_long(self.id(w), now);
+                self.perform(actions);
+            }
+            Move::Tick => self.tick(now),
+            Move::Spawn => {
+                let Monitor::Spawning { due_to_stall } = self.monitor else {
+                    panic!("the monitor is not about to create a thread");
+                };
+                let worker = self.sched.spawning(now, due_to_stall);
+                assert_eq!(self.workers[worker.index()], At::Gone);
+                self.monitor = Monitor::Creating(worker);
+            }
+            Move::Created | Move::NotCreated => {
+                let Monitor::Creating(worker) = self.monitor else {
+                    panic!("the monitor creates no thread");
+                };
+                self.monitor = Monitor::Awake;
+                if matches!(step, Move::Created) {
+                    self.workers[worker.index()] = At::Asking;
+                } else {
+                    self.sched.spawn_failed(worker, now.after(RETRY));
+                }
+            }
+            Move::Sleep => {
+                let until = self.sched.next_deadline(self.now);
+                self.monitor = match self.monitor {
+                    Monitor::Drowsy { rung: true } => Monitor::Awake,
+                    _ => Monitor::Asleep { until },
+                };
+            }
+        }
+    }
+
+    fn id(&self, w: usize) -> WorkerId {
+        self.sched.crew.id(w)
+    }
+
+    /// Carries out what a move asked for.
+    fn perform(&mut self, actions: Actions) {
+        match actions.call {
+            Call::Nobody => {}
+            Call::Worker(worker) => {
+                let at = &mut self.workers[worker.index()];
+                assert_eq!(
+                    *at,
+                    At::Parked { called: false },
+                    "4: a worker is called twice"
+                );
+                *at = At::Parked { called: true };
+            }
+            Call::Poller => {
+                let polls = |at: &At| matches!(at, At::Polling { .. });
+                assert!(self.workers.iter().any(polls), "nobody is there to be rung");
+                self.rung = true;
+            }
+            Call::Spawn => self.ring(),
+        }
+        if actions.tick {
+            self.ring();
+        }
+        // 1, as far as it holds at once: for what a move has changed nobody waits for a tick.
+        let sched = &self.sched;
+        let free = |at: &At| matches!(at, At::Parked { called: false } | At::Polling { .. });
+        let now = Nanos(self.now.0 - self.lag.0);
+        let work = sched.lanes_offer() && sched.gate_open(now) && !sched.stopping;
+        let called = sched.crew.coming() > 0;
+        assert!(
+            called || !work || !self.workers.iter().any(free),
+            "1: nobody is called"
+        );
+    }
+
+    fn ring(&mut self) {
+        match &mut self.monitor {
+            Monitor::Drowsy { rung } => *rung = true,
+            Monitor::Asleep { .. } => self.monitor = Monitor::Awake,
+            Monitor::Awake | Monitor::Spawning { .. } | Monitor::Creating(_) => {}
+        }
+    }
+
+    fn stop(&mut self) {
+        let (workers, poller) = self.sched.stop();
+        for worker in workers {
+            let at = &mut self.workers[worker.index()];
+            assert_eq!(*at, At::Parked { called: false });
+            *at = At::Parked { called: true };
+        }
+        self.rung |= poller;
+    }
+
+    fn take(&mut self, w: usize, now: Nanos) {
+        assert_eq!(self.workers[w], At::Asking);
+        let (step, actions) = self.sched.take(self.id(w), now);
+        self.workers[w] = match step {
+            Step::Run(Job { key, task, wake }) => {
+                let conn = &mut self.conns[task];
+                assert_eq!(conn.key, Some(key));
+                let mut all = wake.ready;
+                all.merge(conn.unseen);
+                assert_eq!(all, wake.ready, "3: readiness is lost");
+                assert!(
+                    !conn.killed || wake.close == Some(CloseReason::Killed),
+                    "a kill is lost"
+                );
+                assert!(self.sched.crew.active() <= 1 + self.setup.bounds.oversubscribe);
+                conn.unseen = NOTHING;
+                conn.opened = true;
+                At::Running(Hand {
+                    conn: task,
+                    to_close: wake.close.is_some(),
+                    killed: conn.killed,
+                })
+            }
+            Step::Poll { block } => At::Polling { block },
+            Step::Park(time) => {
+                assert_eq!(time, self.setup.bounds.park_time);
+                At::Parked { called: false }
+            }
+            Step::Exit => At::Gone,
+        };
+        self.perform(actions);
+    }
+
+    fn harvest(&mut self, w: usize, event: Option<(Key, Readiness)>, now: Nanos) {
+        assert!(matches!(self.workers[w], At::Polling { .. }));
+        self.rung = false;
+        self.workers[w] = At::Asking;
+        let events = event.map(|(key, readiness)| Event {
+            token: key.to_token(),
+            readiness,
+        });
+        self.sched.harvested(self.id(w), events, now);
+    }
+
+    fn turn(&mut self, w: usize, end: End, lane: Lane, now: Nanos) {
+        let At::Running(hand) = self.workers[w] else {
+            panic!("worker {w} does not run");
+        };
+        let key = self.conns[hand.conn].key.expect("it is connected");
+        let turn = Turn {
+            end,
+            lane,
+            calls: 1,
+        };
+        let gone = self.sched.settle(self.id(w), key, hand.conn, turn, now);
+        self.workers[w] = At::Asking;
+        assert_eq!(gone, (end == End::Closed).then_some(hand.conn));
+        if gone.is_some() {
+            assert!(!self.sched.contains(key));
+            self.conns[hand.conn] = Conn::default();
+            self.gone = Some(key);
+        }
+    }
+
+    fn tick(&mut self, now: Nanos) {
+        let actions = self.sched.tick(now);
+        let mut again = actions.tick;
+        let due_to_stall = self.sched.running() > 0;
+        self.monitor = Monitor::Awake;
+        if actions.call == Call::Spawn {
+            again = true;
+            if self.sched.threads() < self.setup.max_threads {
+                self.monitor = Monitor::Spawning { due_to_stall };
+            } else {
+                self.sched.capped();
+            }
+        } else {
+            self.perform(Actions {
+                tick: false,
+                ..actions
+            });
+        }
+        if !again {
+            self.monitor = Monitor::Drowsy { rung: false };
+        }
+    }
+
+    // ---- what must hold at any time ----
+
+    fn check(&self) {
+        let State {
+            table, lanes, crew, ..
+        } = &self.sched;
+        crew.check();
+        table.check();
+        assert!(
+            crew.threads() <= self.setup.max_threads,
+            "7: the cap is exceeded"
+        );
+        assert_eq!(
+            table.len(),
+            self.conns.iter().filter(|c| c.key.is_some()).count()
+        );
+
+        // 3: a connection is in one place. A key in a lane is that of a queued connection, and each
+        // queued connection is in its lane, once.
+        for (lane, key) in lanes.entries() {
+            let slot = table.get(key).expect("a lane holds somebody who has gone");
+            assert_eq!(slot.phase, Phase::Queued { lane });
+        }
+        for (c, conn) in self.conns.iter().enumerate() {
+            let Some(key) = conn.key else { continue };
+            let slot = table.get(key).expect("it is connected");
+            let queued = lanes.entries().filter(|(_, k)| *k == key).count();
+            let held = self.workers.iter().filter(|at| at.holds(c)).count();
+            assert_eq!(
+                queued,
+                usize::from(matches!(slot.phase, Phase::Queued { .. }))
+            );
+            assert_eq!(held, usize::from(slot.phase == Phase::Running));
+            assert!(held == 1 || slot.task == Some(c));
+            self.check_nothing_lost(conn, slot);
+        }
+    }
+
+    /// 3: what has happened to a connection either is sticky or runs it.
+    fn check_nothing_lost(&self, conn: &Conn, slot: &Slot<usize>) {
+        let mut all = slot.wake.ready;
+        all.merge(conn.unseen);
+        assert_eq!(all, slot.wake.ready, "readiness is lost");
+        match slot.phase {
+            Phase::Idle { in_command } => {
+                assert!(!conn.killed, "a killed connection rests");
+                assert!(
+                    !conn.unseen.input(),
+                    "input is there, and the connection rests"
+                );
+                assert!(in_command || !self.sched.draining, "idle in a drain");
+            }
+            Phase::Flushing => {
+                assert!(!conn.killed, "a killed connection rests");
+                assert!(
+                    !conn.unseen.writable,
+                    "there is room, and the connection rests"
+                );
+            }
+            Phase::Queued { lane } => {
+                assert!(
+                    lane == Lane::Control || !conn.killed,
+                    "a killed connection queues"
+                );
+            }
+            Phase::Running => {}
+        }
+    }
+
+    // ---- what must hold at rest ----
+
+    /// Does what the world is bound to do by itself, while no command ends: calls are followed,
+    /// the monitor ticks if it is awake, threads that are asked for are created.
+    ///
+    /// `known` holds worlds that are known to come to rest in order; those met on the way are added.
+    fn come_to_rest(&mut self, known: &mut HashSet<Code>) -> bool {
+        let mut met = Vec::new();
+        for _ in 0..1000 {
+            while let Some(step) = self.bound_move() {
+                self.make(step);
+                self.check();
+            }
+            let code = self.encode();
+            if known.contains(&code) {
+                known.extend(met);
+                return false;
+            }
+            // Asleep: nothing more happens. Awake for ever: nothing more changes.
+            if matches!(self.monitor, Monitor::Asleep { .. }) || met.last() == Some(&code) {
+                known.extend(met);
+                return true;
+            }
+            met.push(code);
+            self.make(Move::Pass);
+            if self.monitor == Monitor::Awake && !self.sched.stopping {
+                self.make(Move::Tick);
+            }
+        }
+        panic!("this world does not come to rest");
+    }
+
+    /// A move that somebody is about to make.
+    fn bound_move(&self) -> Option<Move> {
+        match self.monitor {
+            Monitor::Spawning { .. } => return Some(Move::Spawn),
+            Monitor::Creating(_) => return Some(Move::Created),
+            Monitor::Drowsy { .. } => return Some(Move::Sleep),
+            Monitor::Awake | Monitor::Asleep { .. } => {}
+        }
+        self.workers
+            .iter()
+            .enumerate()
+            .find_map(|(w, at)| match at {
+                At::Asking => Some(Move::Take(w)),
+                At::Polling { block } if self.rung || !block => Some(Move::Nothing(w)),
+                At::Parked { called: true } => Some(Move::Woken(w)),
+                _ => None,
+            })
+    }
+
+    /// 1. *Work conservation*: work, an open gate and somebody to do it do not coexist.
+    /// 2. *Poll coverage*: while a connection rests somebody is in the poller, unless every thread
+    ///    that there may be is in a command.
+    /// 4. *Tokens*: nobody is on the way for ever.
+    ///
+    /// And the monitor does not sleep beyond a deadline.
+    fn check_at_rest(&self) {
+        if self.sched.stopping {
+            let gone = |at: &At| matches!(at, At::Gone | At::Running(_) | At::Waiting(_));
+            assert!(self.workers.iter().all(gone), "11: somebody has not gone");
+            return;
+        }
+        let sched = &self.sched;
+        let now = self.now.after(self.setup.bounds.handover);
+        assert_eq!(sched.crew.coming(), 0, "4: somebody is on the way for ever");
+        let free = |at: &At| matches!(at, At::Parked { .. } | At::Polling { .. });
+        let somebody = self.workers.iter().any(free) || sched.threads() < self.setup.max_threads;
+        let work = sched.lanes_offer() && sched.gate_open(now);
+        assert!(!(work && somebody), "1: work waits, and so does a worker");
+        let polled = sched.crew.listener().is_some();
+        assert!(
+            polled || sched.table.resting() == 0 || !somebody,
+            "2: nobody polls"
+        );
+        let due = sched.table.earliest_deadline(&self.setup.bounds);
+        if let (Monitor::Asleep { until }, Some(due)) = (self.monitor, due) {
+            assert!(
+                until.is_some_and(|until| until <= due.max(sched.sweep_at)),
+                "the monitor sleeps until {until:?}, and a deadline is at {due:?}"
+            );
+        }
+    }
+
+    /// Ends every command as soon as it can end, until nothing is left to be done; then, where
+    /// there are deadlines, lets all of them pass.
+    fn finish(&mut self, known: &mut HashSet<Code>) {
+        for _ in 0..1000 {
+            let ending = self
+                .workers
+                .iter()
+                .enumerate()
+                .find_map(|(w, at)| match at {
+                    At::Running(hand) if hand.to_close || self.conns[hand.conn].killed => {
+                        Some(Move::Turn(w, End::Closed, Lane::Low))
+                    }
+                    At::Running(_) => Some(Move::Turn(w, IDLE, Lane::Low)),
+                    At::Waiting(_) => Some(Move::WaitEnd(w)),
+                    _ => None,
+                });
+            if let Some(step) = ending {
+                self.make(step);
+            } else {
+                self.check_finished();
+                match self.monitor {
+                    Monitor::Asleep { until: Some(until) }
+                        if until != NEVER && !self.sched.stopping =>
+                    {
+                        self.now = self.now.max(until);
+                        self.make(Move::Tick);
+                    }
+                    _ => return,
+                }
+            }
+            if !self.come_to_rest(known) {
+                return;
+            }
+        }
+        panic!("this world does not finish");
+    }
+
+    fn check_finished(&self) {
+        self.check_at_rest();
+        let mut sched = self.sched.clone();
+        if sched.stopping {
+            let mut left = sched.leftovers();
+            left.sort_unstable();
+            let connected = |c: &usize| self.conns[*c].key.is_some();
+            assert!(
+                left.iter().eq((0..self.conns.len())
+                    .filter(connected)
+                    .collect::<Vec<_>>()
+                    .iter())
+            );
+            assert_eq!((sched.threads(), sched.table.len()), (0, 0));
+            return;
+        }
+        assert_eq!(sched.lanes.len(), 0, "somebody is never served");
+        assert!(
+            self.conns.iter().all(|c| !c.killed),
+            "a killed connection lives"
+        );
+        // Whoever is in the middle of something may finish; its deadline sees to it that it does.
+        let owing = |key: Key| !matches!(sched.table.phase(key), Phase::Idle { in_command: false });
+        assert!(
+            !sched.draining || sched.table.keys().all(owing),
+            "idle in a drain"
+        );
+        assert!(sched.threads() > 0);
+    }
+
+    /// Brings a copy to rest with the commands that run running on, then with these ended.
+    fn check_rests(&self, known: &mut Known) {
+        let mut world = self.clone();
+        if world.come_to_rest(&mut known.resting) {
+            world.check_at_rest();
+            let mut world = world.clone();
+            world.finish(&mut known.finishing);
+        }
+    }
+
+    /// Everything that the future depends on, but for names: worlds that differ in which worker or
+    /// which connection is which have the same code.
+    fn encode(&self) -> Code {
+        let bounds = &self.setup.bounds;
+        let State {
+            table,
+            lanes,
+            crew,
+            draining,
+            stopping,
+            polled_at,
+            sweep_at,
+            due,
+            due_moved,
+            ..
+        } = &self.sched;
+        let mut code = Vec::with_capacity(64);
+        let mut conns: Vec<(Option<usize>, [u64; 9])> = Vec::with_capacity(self.conns.len());
+        for (c, conn) in self.conns.iter().enumerate() {
+            let Some(key) = conn.key else { continue };
+            let queued = lanes.entries().position(|(_, k)| k == key);
+            let [a, b, c2, d, e, f] = table.code(key, self.now, bounds);
+            let ghost =
+                conn.unseen.bits() * 4 + u64::from(conn.opened) * 2 + u64::from(conn.killed);
+            let place = queued.map_or(0, |at| 1 + at as u64);
+            let lane = queued
+                .and_then(|at| lanes.entries().nth(at))
+                .map_or(0, |(lane, _)| lane as u64);
+            let holder = self.workers.iter().position(|at| at.holds(c));
+            conns.push((holder, [a, b, c2, d, e, f, ghost, place, lane]));
+        }
+        let oldest = bounds.stall_limit.max(bounds.handover);
+        let mut workers = Vec::with_capacity(self.workers.len());
+        for (w, at) in self.workers.iter().enumerate() {
+            let (at, to_close) = match at {
+                At::Gone => (0, false),
+                At::Asking => (1, false),
+                At::Polling { block } => (2, *block),
+                At::Parked { called } => (3, *called),
+                At::Running(hand) => (4, hand.to_close),
+                At::Waiting(hand) => (5, hand.to_close),
+            };
+            let creating = matches!(self.monitor, Monitor::Creating(id) if id.index() == w);
+            let known = crew.has(w).then(|| crew.code(crew.id(w), self.now, oldest));
+            let held = conns
+                .iter()
+                .find(|(holder, _)| *holder == Some(w))
+                .map(|(_, code)| *code);
+            workers.push((at, to_close, creating, known, held));
+        }
+        workers.sort_unstable();
+        for (at, to_close, creating, known, held) in workers {
+            code.extend([at, u64::from(to_close) * 2 + u64::from(creating)]);
+            code.extend(known.unwrap_or_default());
+            code.extend(held.unwrap_or_default());
+        }
+        conns.retain(|(holder, _)| holder.is_none());
+        conns.sort_unstable();
+        for (_, conn) in conns {
+            code.extend(conn);
+        }
+        code.extend(crew.code_of_all(self.now, Nanos(4 * bounds.creation_throttle.0)));
+        code.extend([u64::from(*draining), u64::from(*stopping)]);
+        code.push(self.now.since(*polled_at).min(bounds.handover).0);
+        let ahead = |at: Nanos| {
+            if at == NEVER {
+                100
+            } else {
+                at.since(self.now).0
+            }
+        };
+        if bounds.idle_timeout != NEVER {
+            code.push(ahead(*sweep_at));
+        }
+        code.extend([ahead(*due), u64::from(*due_moved)]);
+        let (monitor, detail) = match self.monitor {
+            Monitor::Awake => (0, 0),
+            Monitor::Spawning { .. } => (1, 0),
+            Monitor::Creating(_) => (2, 0),
+            Monitor::Drowsy { rung } => (3, u64::from(rung)),
+            Monitor::Asleep { until } => (4, ahead(until.unwrap_or(NEVER))),
+        };
+        code.extend([
+            monitor,
+            detail,
+            u64::from(self.rung),
+            u64::from(self.gone.is_some()),
+        ]);
+        code.into_iter().map(small).collect()
+    }
+}
+
+/// A world in few bytes.
+type Code = Box<[u8]>;
+
+/// Times are whole milliseconds here, and everything else is a small number.
+fn small(n: u64) -> u8 {
+    let n = if n >= MS.0 { 128 + n / MS.0 } else { n };
+    u8::try_from(n).expect("times and counts of a small world")
+}
+
+impl At {
+    fn holds(&self, c: usize) -> bool {
+        matches!(self, At::Running(hand) | At::Waiting(hand) if hand.conn == c)
+    }
+}
+
+/// Worlds that are known to come to rest, and to finish, in order.
+#[derive(Default)]
+struct Known {
+    resting: HashSet<Code>,
+    finishing: HashSet<Code>,
+}
+
+/// Prints how a world came about, should its check panic.
+struct Story<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Story<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+// ---- the exhaustive walk ----
+
+/// Visits every world that up to `depth` moves lead to, shortest ways first, and checks each.
+/// Returns how many there are, and whether that is all: no more moves lead anywhere new.
+fn walk(setup: &'static Setup, depth: usize) -> (usize, bool) {
+    let start = World::new(setup);
+    let mut seen = HashSet::from([start.encode()]);
+    let mut known = Known::default();
+    // Each world's move, and the place of the one before it.
+    let mut ways: Vec<(usize, Move)> = vec![(0, Move::Pass)];
+    let mut edge = vec![(0, start)];
+    for _ in 0..depth {
+        let mut next = Vec::new();
+        for (place, world) in edge {
+            for step in world.moves() {
+                let _story = Story(|| tell(&ways, place, step));
+                let mut world = world.clone();
+                world.make(step);
+                if seen.insert(world.encode()) {
+                    world.check();
+                    world.check_rests(&mut known);
+                    next.push((0, world));
+                    drop(_story);
+                    ways.push((place, step));
+                    let last = next.last_mut().expect("just pushed");
+                    last.0 = ways.len() - 1;
+                }
+            }
+        }
+        if next.is_empty() {
+            return (seen.len(), true);
+        }
+        edge = next;
+    }
+    (seen.len(), false)
+}
+
+fn tell(ways: &[(usize, Move)], mut place: usize, last: Move) {
+    let mut moves = vec![last];
+    while place != 0 {
+        moves.push(ways[place].1);
+        place = ways[place].0;
+    }
+    moves.reverse();
+    eprintln!("the moves that led here: {moves:?}");
+}
+
+/// Walks a world to its end, and finds no fewer worlds than there were when the test was written:
+/// fewer would mean that the walk has lost something.
+#[track_caller]
+fn walk_all(setup: Setup, least: usize) {
+    let (worlds, complete) = walk(Box::leak(Box::new(setup)), usize::MAX);
+    println!("{worlds} worlds");
+    assert!(complete);
+    assert!(worlds >= least, "{worlds} worlds, and there were {least}");
+}
+
+#[test]
+fn every_sequence_of_short_commands_keeps_the_invariants() {
+    walk_all(Setup::plain(2, 2), 30_796);
+}
+
+#[test]
+fn every_sequence_with_waits_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            waits: true,
+            ..Setup::plain(2, 2)
+        },
+        67_225,
+    );
+}
+
+#[test]
+fn every_sequence_with_long_commands_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            longs: true,
+            ..Setup::plain(2, 2)
+        },
+        39_275,
+    );
+}
+
+#[test]
+fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            kills: true,
+            waits: true,
+            ready: &[READABLE, WRITABLE],
+            ends: &[IDLE, End::Flush, End::Again, End::Closed],
+            ..Setup::plain(1, 2)
+        },
+        38_610,
+    );
+}
+
+#[test]
+fn every_sequence_with_a_drain_and_a_stop_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            drains: true,
+            stops: true,
+            ends: &[IDLE, IN_COMMAND, End::Again, End::Closed],
+            ..Setup::plain(1, 2)
+        },
+        23_743,
+    );
+}
+
+#[test]
+fn every_sequence_in_which_threads_cannot_be_had_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            threads_fail: true,
+            ..Setup::plain(2, 2)
+        },
+        34_883,
+    );
+}
+
+/// Timeouts of some ticks: idle, in a command, and flushing.
+fn short_timeouts(oversubscribe: usize) -> Bounds {
+    Bounds {
+        idle_timeout: Nanos(4 * MS.0),
+        read_timeout: Nanos(2 * MS.0),
+        write_timeout: Nanos(3 * MS.0),
+        ..bounds(oversubscribe)
+    }
+}
+
+#[test]
+fn every_sequence_with_deadlines_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            bounds: short_timeouts(1),
+            ready: &[READABLE, WRITABLE],
+            ends: &[IDLE, IN_COMMAND, End::Flush, End::Closed],
+            ..Setup::plain(1, 1)
+        },
+        9_962,
+    );
+}
+
+/// All that can happen, but for deadlines.
+fn everything(connections: usize, max_threads: usize) -> Setup {
+    Setup {
+        ready: &[READABLE, WRITABLE],
+        ends: &[IDLE, IN_COMMAND, End::Flush, End::Again, End::Closed],
+        lanes: &[Lane::Low, Lane::Control],
+        waits: true,
+        longs: true,
+        kills: true,
+        drains: true,
+        stops: true,
+        threads_fail: true,
+        ..Setup::plain(connections, max_threads)
+    }
+}
+
+#[test]
+fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants() {
+    walk_all(everything(1, 1), 16_090);
+}
+
+/// Half a minute with `cargo test --profile loom -- --ignored walks_of_more`, and minutes without
+/// optimisation.
+#[test]
+#[ignore = "long; for whoever changes the policy"]
+fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
+    walk_all(everything(1, 2), 436_781);
+    walk_all(
+        Setup {
+            lanes: &[Lane::Low, Lane::Control],
+            ..Setup::plain(2, 2)
+        },
+        78_247,
+    );
+    walk_all(
+        Setup {
+            kills: true,
+            ..Setup::plain(2, 2)
+        },
+        151_090,
+    );
+    walk_all(
+        Setup {
+            drains: true,
+            stops: true,
+            ..Setup::plain(2, 2)
+        },
+        153_542,
+    );
+    walk_all(
+        Setup {
+            bounds: short_timeouts(1),
+            ready: &[READABLE, WRITABLE],
+            ends: &[IDLE, IN_COMMAND, End::Flush, End::Closed],
+            ..Setup::plain(1, 2)
+        },
+        151_327,
+    );
+    walk_all(
+        Setup {
+            waits: true,
+            ..Setup::plain(2, 3)
+        },
+        520_081,
+    );
+    walk_all(
+        Setup {
+            bounds: Bounds {
+                creation_throttle: MS,
+                ..bounds(1)
+            },
+            ..Setup::plain(2, 3)
+        },
+        784_279,
+    );
+}
+
+// ---- long random walks ----
+
+/// xorshift64*: enough for choosing moves, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        usize::try_from(high).expect("31 bits") % n
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+const WALKS: u64 = 300;
+const MOVES: usize = 1000;
+
+/// Larger limits than a walk to the end can have, every kind of readiness, ages that promote, and
+/// clocks that are read before the lock is there. `WALK_SEED=n` repeats one walk, and prints it.
+#[test]
+fn long_random_walks_keep_the_invariants() {
+    let setup: &'static Setup = Box::leak(Box::new(Setup {
+        bounds: Bounds {
+            stall_limit: Nanos(6 * MS.0),
+            kickup: Nanos(3 * MS.0),
+            creation_throttle: MS,
+            idle_timeout: Nanos(40 * MS.0),
+            read_timeout: Nanos(15 * MS.0),
+            write_timeout: Nanos(20 * MS.0),
+            ..bounds(2)
+        },
+        ready: &[READABLE, READ_CLOSED, PRIORITY, WRITABLE],
+        lanes: &[Lane::Low, Lane::High, Lane::Control],
+        ..everything(6, 6)
+    }));
+    let one = std::env::var("WALK_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("a number"));
+    for seed in one.map_or(1..=WALKS, |seed| seed..=seed) {
+        let _story = Story(|| eprintln!("WALK_SEED={seed} repeats this walk"));
+        walk_at_random(setup, seed, one.is_some());
+    }
+}
+
+fn walk_at_random(setup: &'static Setup, seed: u64, print: bool) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    // Some walks have many ends and some have few, so that some are busy and some are not.
+    let (calm, stalling) = (1 + random.below(4), 1 + random.below(8));
+    let mut world = World::new(setup);
+    for count in 0..MOVES {
+        let moves = world.moves();
+        let step = moves[random.below(moves.len())];
+        let rare = match step {
+            Move::Stop | Move::Drain => 200,
+            Move::Kill(_) | Move::KillGone | Move::Long(_) => 8,
+            Move::Pass => 2 * calm,
+            Move::Event(..) | Move::Stale(..) => calm,
+            Move::Turn(_, End::Closed, _) => 4 * stalling,
+            Move::Turn(..) | Move::WaitEnd(_) => stalling,
+            Move::Woken(w) if world.workers[w] == (At::Parked { called: false }) => 20,
+            _ => 1,
+        };
+        if !random.one_in(rare) {
+            continue;
+        }
+        world.lag = if random.one_in(4) { MS } else { Nanos(0) };
+        if print {
+            println!("{:?} {step:?}", world.now);
+        }
+        world.make(step);
+        world.check();
+        if count % 50 == 0 {
+            world.lag = Nanos(0);
+            world.check_rests(&mut Known::default());
+        }
+    }
+}
+
+// ---- each phase and each event ----
+
+/// A connection in the middle of the table, and a worker that has nothing in hand or has it.
+struct Bench {
+    sched: State<usize>,
+    worker: WorkerId,
+    key: Key,
+    now: Nanos,
+}
+
+impl Bench {
+    /// A connection that is being run.
+    fn running() -> Self {
+        let mut sched = State::new(short_timeouts(1));
+        let worker = sched.spawning(Nanos(0), false);
+        let (key, _) = sched.attach(0, Nanos(0)).expect("not stopped");
+        let mut bench = Self {
+            sched,
+            worker,
+            key,
+            now: Nanos(0),
+        };
+        bench.run();
+        bench
+    }
+
+    fn run(&mut self) {
+        let (step, _) = self.sched.take(self.worker, self.now);
+        assert!(matches!(step, Step::Run(_)));
+    }
+
+    /// A connection in the phase of this name.
+    fn in_phase(name: &str) -> Self {
+        let mut bench = Self::running();
+        match name {
+            "running" => {}
+            "idle" => bench.settle(IDLE, Lane::Low),
+            "in-command" => bench.settle(IN_COMMAND, Lane::Low),
+            "flushing" => bench.settle(End::Flush, Lane::Low),
+            "low" => bench.settle(End::Again, Lane::Low),
+            "high" => bench.settle(End::Again, Lane::High),
+            "control" => bench.settle(End::Again, Lane::Control),
+            "long" => {
+                let _ = bench.sched.declare_long(bench.worker, bench.now);
+                bench.settle(End::Again, Lane::Low);
+            }
+            "gone" => bench.settle(End::Closed, Lane::Low),
+            name => panic!("no phase {name}"),
+        }
+        assert_eq!(bench.phase(), name);
+        bench
+    }
+
+    fn settle(&mut self, end: End, lane: Lane) {
+        let turn = Turn {
+            end,
+            lane,
+            calls: 1,
+        };
+        let _ = self.sched.settle(self.worker, self.key, 0, turn, self.now);
+    }
+
+    fn harvest(&mut self, readiness: Readiness) {
+        let State { crew, .. } = &mut self.sched;
+        // The poller comes back to a second worker, which then parks.
+        let worker = crew.spawning(self.now);
+        crew.arrived(worker);
+        crew.poll(worker, true);
+        let token = self.key.to_token();
+        self.sched
+            .harvested(worker, [Event { token, readiness }], self.now);
+        self.sched.crew.park(worker);
+    }
+
+    fn happen(&mut self, event: &str) {
+        match event {
+            "nothing" => {}
+            "readable" => self.harvest(READABLE),
+            "read-closed" => self.harvest(READ_CLOSED),
+            "priority" => self.harvest(PRIORITY),
+            "writable" => self.harvest(WRITABLE),
+            "kill" => _ = self.sched.kill(self.key, self.now),
+            "drain" => _ = self.sched.drain(self.now),
+            "deadline" => {
+                self.now = self.now.after(Nanos(1000 * MS.0));
+                let _ = self.sched.tick(self.now);
+            }
+            "take" => _ = self.sched.take(self.worker, self.now),
+            "turn:idle" => self.settle(IDLE, Lane::Low),
+            "turn:in-command" => self.settle(IN_COMMAND, Lane::Low),
+            "turn:again" => self.settle(End::Again, Lane::Low),
+            "turn:flush" => self.settle(End::Flush, Lane::Low),
+            "turn:closed" => self.settle(End::Closed, Lane::Low),
+            name => panic!("no event {name}"),
+        }
+    }
+
+    fn phase(&self) -> &'static str {
+        match self.sched.table.get(self.key).map(|slot| slot.phase) {
+            None => "gone",
+            Some(Phase::Idle { in_command: false }) => "idle",
+            Some(Phase::Idle { in_command: true }) => "in-command",
+            Some(Phase::Running) => "running",
+            Some(Phase::Flushing) => "flushing",
+            Some(Phase::Queued { lane }) => match lane {
+                Lane::Control => "control",
+                Lane::High => "high",
+                Lane::Low => "low",
+                Lane::Long => "long",
+            },
+        }
+    }
+}
+
+/// Reads a table: for each cell its row's and its column's name, and itself.
+fn cells(table: &str) -> Vec<(&str, &str, &str)> {
+    let mut lines = table.lines().filter(|line| !line.is_empty());
+    let columns: Vec<&str> = lines.next().expect("a head").split_whitespace().collect();
+    lines
+        .flat_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words.len(), 1 + columns.len(), "a row with a hole: {line}");
+            let cells = columns.iter().zip(words[1..].to_vec());
+            cells
+                .map(|(column, cell)| (words[0], *column, cell))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// What phase follows, in each phase, on each event. `=`: the same; `.`: cannot happen.
+const PHASES: &str = "
+                idle       in-command  control  high     low      long     running     flushing  gone
+readable        low        low         =        =        =        =        =           =         =
+read-closed     low        low         =        =        =        =        =           =         =
+priority        low        low         =        =        =        =        =           =         =
+writable        =          =           =        =        =        =        =           low       =
+kill            control    control     =        control  control  control  =           control   =
+drain           control    =           =        =        =        =        =           =         =
+deadline        control    control     =        =        =        =        =           control   =
+take            =          =           running  running  running  running  .           =         =
+turn:idle       .          .           .        .        .        .        idle        .         .
+turn:in-command .          .           .        .        .        .        in-command  .         .
+turn:again      .          .           .        .        .        .        low         .         .
+turn:flush      .          .           .        .        .        .        flushing    .         .
+turn:closed     .          .           .        .        .        .        gone        .         .
+";
+
+#[test]
+fn each_event_leads_from_each_phase_to_the_phase_in_the_table() {
+    for (event, phase, after) in cells(PHASES) {
+        if after == "." {
+            continue;
+        }
+        let mut bench = Bench::in_phase(phase);
+        bench.happen(event);
+        let expected = if after == "=" { phase } else { after };
+        assert_eq!(bench.phase(), expected, "{event} while {phase}");
+        bench.sched.crew.check();
+        bench.sched.table.check();
+    }
+}
+
+/// What phase follows a turn, by what happened while it ran.
+const TURNS: &str = "
+                turn:idle  turn:in-command  turn:again  turn:flush  turn:closed
+nothing         idle       in-command       low         flushing    gone
+readable        low        low              low         flushing    gone
+read-closed     low        low              low         flushing    gone
+priority        low        low              low         flushing    gone
+writable        idle       in-command       low         low         gone
+kill            control    control          control     control     gone
+drain           control    in-command       low         flushing    gone
+deadline        idle       in-command       long        flushing    gone
+";
+
+#[test]
+fn what_happens_during_a_turn_leads_to_the_phase_in_the_table() {
+    for (event, turn, after) in cells(TURNS) {
+        let mut bench = Bench::running();
+        bench.happen(event);
+        bench.happen(turn);
+        assert_eq!(bench.phase(), after, "{event}, then {turn}");
+        bench.sched.crew.check();
+        bench.sched.table.check();
+    }
+}
+
+#[test]
+fn what_happened_during_a_flush_is_seen_when_it_ends() {
+    let mut bench = Bench::in_phase("flushing");
+    for ready in [READ_CLOSED, PRIORITY, WRITABLE] {
+        bench.harvest(ready);
+    }
+    let (step, _) = bench.sched.take(bench.worker, bench.now);
+    let Step::Run(job) = step else {
+        panic!("it is queued");
+    };
+    let all = Readiness {
+        readable: false,
+        ..job.wake.ready
+    };
+    assert!(all.read_closed && all.priority && all.writable);
+}
+
+#[test]
+fn a_kill_overrides_a_milder_reason_and_a_milder_one_does_not_override_a_kill() {
+    for (first, second) in [("kill", "drain"), ("drain", "kill"), ("deadline", "kill")] {
+        let mut bench = Bench::in_phase("idle");
+        bench.happen(first);
+        bench.happen(second);
+        let (step, _) = bench.sched.take(bench.worker, bench.now);
+        let Step::Run(job) = step else {
+            panic!("it is queued");
+        };
+        assert_eq!(job.wake.close, Some(CloseReason::Killed));
+    }
+}
+
+#[test]
+fn a_thread_is_put_off_only_while_a_command_is_on_the_cpu() {
+    // Two workers, each with a command that has run for long enough to let a third one run; a
+    // third thread is due only when the pause since the last creation is over.
+    let later = |ms| Nanos(ms * MS.0);
+    let mut sched = State::new(Bounds {
+        creation_throttle: later(10),
+        stall_limit: later(100),
+        ..bounds(2)
+    });
+    let start = |sched: &mut State<u8>, now| {
+        let worker = sched.spawning(now, false);
+        let _ = sched.attach(0, now).expect("not stopped");
+        let (step, _) = sched.take(worker, now);
+        assert!(matches!(step, Step::Run(_)));
+        worker
+    };
+    let workers = [1, 2, 3].map(|ms| start(&mut sched, later(ms)));
+    let _ = sched.wait_begin(workers[2], later(4));
+    let _ = sched.attach(0, later(4)).expect("not stopped");
+    assert_eq!(sched.tick(later(12)).call, Call::Nobody);
+    assert_eq!(sched.stats.throttles, 1);
+    assert_eq!(sched.tick(later(13)).call, Call::Spawn);
+
+    // With all of them in a wait, the group may be waiting for just the thread that is put off.
+    for worker in &workers[..2] {
+        let _ = sched.wait_begin(*worker, later(13));
+    }
+    let fourth = start(&mut sched, later(13));
+    let _ = sched.attach(0, later(14)).expect("not stopped");
+    let _ = sched.wait_begin(fourth, later(14));
+    assert_eq!(sched.tick(later(14)).call, Call::Spawn);
+}
