@@ -9,9 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::client::Client;
-use common::stage::Stage;
 use common::{Harness, NEVER, Options, Setup, everywhere, in_the_pool, two_slots, until};
-use thread_group_pool::{Limits, PoolConfig, Server, ThreadPerConnectionConfig};
+use thread_group_pool::{Limits, PoolConfig, ThreadPerConnectionConfig};
 
 everywhere! {
     a_silent_client_is_closed_as_idle,
@@ -328,11 +327,7 @@ fn a_failed_open_is_refused(setup: Setup) {
 
 fn a_limit_that_cannot_be_is_refused_with_both_values(setup: Setup) {
     let refused = |options: Options, one: &str, other: &str| {
-        let built = Server::builder()
-            .scheduler(setup.scheduler(&options))
-            .limits(options.limits)
-            .listen::<Stage>(setup.listen(), Arc::default())
-            .build();
+        let built = setup.build(options, &Arc::default());
         let error = built.expect_err("it cannot be").to_string();
         assert!(error.contains(one) && error.contains(other), "{error}");
     };

@@ -211,6 +211,11 @@ impl Client {
         String::from_utf8(rest).expect("the server's words are text")
     }
 
+    /// Reads as the socket does.
+    pub(crate) fn read_raw(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(into)
+    }
+
     /// Reads the reply to `BIG n` from its byte `from` to its byte `to`.
     #[track_caller]
     pub(crate) fn read_big(&mut self, from: usize, to: usize) {

@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thread_group_pool::{
-    ConnId, GroupStats, Limits, Listen, LocalAddr, PoolConfig, Scheduler, Server, ServerHandle,
-    Stats, ThreadPerConnectionConfig,
+    BuildError, ConnId, GroupStats, Limits, Listen, LocalAddr, PoolConfig, Scheduler, Server,
+    ServerHandle, Stats, ThreadPerConnectionConfig,
 };
 
 use client::Client;
@@ -164,15 +164,19 @@ pub(crate) fn two_slots() -> PoolConfig {
 }
 
 impl Setup {
-    /// A server with a [`Stage`] for its handler.
-    pub(crate) fn serve(self, options: Options) -> Harness {
-        let stage = Arc::new(Stage::default());
-        let server = Server::builder()
+    /// A server with `stage` for its handler.
+    pub(crate) fn build(self, options: Options, stage: &Arc<Stage>) -> Result<Server, BuildError> {
+        Server::builder()
             .scheduler(self.scheduler(&options))
             .limits(options.limits)
-            .listen::<Stage>(self.listen(), Arc::clone(&stage))
+            .listen::<Stage>(self.listen(), Arc::clone(stage))
             .build()
-            .expect("the server starts");
+    }
+
+    /// A server that is running.
+    pub(crate) fn serve(self, options: Options) -> Harness {
+        let stage = Arc::new(Stage::default());
+        let server = self.build(options, &stage).expect("the server starts");
         Harness {
             at: server.local_addrs()[0].clone(),
             handle: server.handle(),
