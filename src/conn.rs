@@ -64,8 +64,8 @@ pub(crate) struct Shared {
     /// Set under `fate`'s lock; read without it by whoever only wants to stop early.
     cancelled: AtomicBool,
     input_ended: AtomicBool,
-    // What `ServerHandle::connections` shows. Written by the connection's worker, one at a time;
-    // a reader may see one newer than the other, which is all right for a list.
+    // What `ServerHandle::connections` shows. Written by the connection's worker, one at a time,
+    // Relaxed: a reader may see one newer than the other, which is all right for a list.
     pub(crate) state: AtomicU8,
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,

@@ -214,6 +214,7 @@ impl ServerBuilder {
 struct Accepting {
     thread: JoinHandle<()>,
     door: Arc<Door>,
+    /// Relaxed: the door, woken after the store and read before the load, is the edge.
     stop: Arc<AtomicBool>,
 }
 
@@ -268,6 +269,8 @@ struct Core {
     registry: Arc<Registry>,
     limits: Arc<Limits>,
     runner: Runner,
+    /// Relaxed: it only refuses early. A connection that misses it is drained by its scheduler, or
+    /// given back by one that has stopped.
     draining: AtomicBool,
 }
 
