@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::config::{IO_CHUNK, Limits};
 use crate::handler::{Class, CloseReason, Priority};
-use crate::os::socket::{For, Socket};
+use crate::os::socket::{Cut, For, Socket};
 use crate::server::ServerHandle;
 use crate::server::registry::ConnState;
 use crate::stream::Peer;
@@ -253,6 +253,10 @@ pub(crate) struct InBuf {
     at_end: bool,
     /// Bytes consumed in all.
     consumed: u64,
+    /// The last read did not tell whether it had been cut short.
+    unsure: bool,
+    /// The peer has passed descriptors before: each read asks.
+    ask: bool,
 }
 
 impl InBuf {
@@ -562,33 +566,48 @@ impl Conn {
         if self.input.at_end {
             return Ok(Filled::End);
         }
+        let ask = self.input.ask;
         let room = self.input.room(self.link.limits.max_input);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
         let size = room.len();
         loop {
-            match self.link.shared.socket.read_now(room) {
+            match self.link.shared.socket.read_now(room, ask) {
                 Ok(got) if got.bytes == 0 => {
                     self.input.at_end = true;
+                    self.input.unsure = false;
                     self.undrained = false;
                     return Ok(Filled::End);
                 }
                 Ok(got) => {
                     self.input.end += got.bytes;
                     // Shorter than asked for: that was all, but for the known traps.
-                    self.undrained = got.bytes == size || got.cut || self.reread;
+                    self.undrained = got.bytes == size || got.cut == Cut::Yes || self.reread;
+                    self.input.unsure = got.cut == Cut::Unknown;
                     return Ok(Filled::Bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.undrained = false;
                     self.reread = false;
+                    self.input.unsure = false;
                     return Ok(Filled::Nothing);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.link.fail(error)),
             }
         }
+    }
+
+    /// Whether there may be input that no event will announce: the last read, if it was cut short,
+    /// did not tell.
+    pub(crate) fn unsure(&self) -> bool {
+        self.input.unsure
+    }
+
+    /// The peer is one who passes descriptors: ask at each read from now on.
+    pub(crate) fn ask(&mut self) {
+        self.input.ask = true;
     }
 
     /// Reads, blocking for up to `timeout`; thread-per-connection's way to wait for a command.
@@ -637,7 +656,7 @@ impl Conn {
         if !self.input.at_end {
             let mut sink = [0; 4096];
             for _ in 0..16 {
-                match self.link.shared.socket.read_now(&mut sink) {
+                match self.link.shared.socket.read_now(&mut sink, false) {
                     Ok(got) if got.bytes > 0 => {}
                     _ => break,
                 }
@@ -785,8 +804,11 @@ impl Input<'_> {
         self.link.send_all(&mut self.output.borrow_mut())?;
         let room = self.input.room(self.link.limits.max_input);
         let got = loop {
-            match self.link.shared.socket.read_now(room) {
-                Ok(got) => break got.bytes,
+            match self.link.shared.socket.read_now(room, false) {
+                Ok(got) => {
+                    self.input.unsure = got.cut == Cut::Unknown;
+                    break got.bytes;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let timeout = self.link.limits.read_timeout;

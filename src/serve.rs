@@ -73,6 +73,8 @@ impl fmt::Debug for dyn Connection {
 pub(crate) struct Cause {
     pub(crate) ready: Readiness,
     pub(crate) close: Option<CloseReason>,
+    /// To look whether the last read stopped short.
+    pub(crate) look: bool,
     /// When, on the server's clock.
     pub(crate) now: u64,
 }
@@ -100,6 +102,8 @@ pub(crate) struct Served<H: Handler> {
     in_command: bool,
     /// To be closed as soon as all output has left.
     closing: Option<CloseReason>,
+    /// The next read is to find out whether the last one stopped short.
+    looking: bool,
     /// It has been served once more since the drain began.
     drained: bool,
     /// Input was found that no event had announced; a later event clears it.
@@ -128,6 +132,7 @@ impl<H: Handler> Served<H> {
             end_shown: false,
             in_command: false,
             closing: None,
+            looking: false,
             drained: false,
             unannounced: false,
         }
@@ -212,6 +217,10 @@ impl<H: Handler> Served<H> {
         if ready.read_closed || ready.priority {
             self.conn.reread = true;
         }
+        if cause.look && !ready.input() {
+            self.conn.undrained = true;
+            self.looking = true;
+        }
     }
 
     fn open(&mut self, place: Place<'_>) -> Result<(), CloseReason> {
@@ -246,7 +255,8 @@ impl<H: Handler> Served<H> {
             // does not keep the server up.
             CloseReason::Draining if std::mem::replace(&mut self.drained, true) => Err(why),
             CloseReason::IdleTimeout | CloseReason::ReadTimeout | CloseReason::Draining => {
-                let announced = self.conn.undrained;
+                // Or nobody can tell, which is not the poller's fault.
+                let announced = self.conn.undrained || self.conn.unsure();
                 if self.unshown || self.again || self.flushing {
                     return Ok(());
                 }
@@ -284,8 +294,14 @@ impl<H: Handler> Served<H> {
         if !self.conn.undrained && !self.conn.at_end() {
             return Ok(false);
         }
+        let looking = std::mem::take(&mut self.looking);
         match self.conn.fill() {
-            Ok(Filled::Bytes) => self.unshown = true,
+            Ok(Filled::Bytes) => {
+                self.unshown = true;
+                if looking {
+                    self.conn.ask();
+                }
+            }
             Ok(Filled::End) if self.end_shown => {
                 // It may be half-closed only, and reading: what it asked for is sent first.
                 self.close_after_flush(CloseReason::ClientClosed);
@@ -468,6 +484,7 @@ impl<H: Handler> Connection for Served<H> {
             end,
             lane: self.lane(),
             calls,
+            look_again: self.conn.unsure(),
         }
     }
 

@@ -96,6 +96,7 @@ impl Task<()> for Client {
             end: (self.0)(key, &wake),
             lane: Lane::Low,
             calls: 1,
+            look_again: false,
         }
     }
 }

@@ -530,6 +530,7 @@ impl World {
             end,
             lane,
             calls: 1,
+            look_again: false,
         };
         let gone = self.sched.settle(self.id(w), key, hand.conn, turn, now);
         self.workers[w] = At::Asking;
@@ -1282,6 +1283,7 @@ impl Bench {
             end,
             lane,
             calls: 1,
+            look_again: false,
         };
         let _ = self.sched.settle(self.worker, self.key, 0, turn, self.now);
     }

@@ -40,6 +40,7 @@ impl Task<Registrar> for Box<dyn Connection> {
         let cause = Cause {
             ready: wake.ready,
             close: wake.close,
+            look: wake.look,
             now: now.0,
         };
         let turn = self.advance(Place::Poller(registrar, key.to_token()), cause);
