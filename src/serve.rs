@@ -73,6 +73,8 @@ impl fmt::Debug for dyn Connection {
 pub(crate) struct Cause {
     pub(crate) ready: Readiness,
     pub(crate) close: Option<CloseReason>,
+    /// To look whether the last read stopped short.
+    pub(crate) look: bool,
     /// When, on the server's clock.
     pub(crate) now: u64,
 }
@@ -100,6 +102,8 @@ pub(crate) struct Served<H: Handler> {
     in_command: bool,
     /// To be closed as soon as all output has left.
     closing: Option<CloseReason>,
+    /// The next read is to find out whether the last one stopped short.
+    looking: bool,
     /// It has been served once more since the drain began.
     drained: bool,
     /// Input was found that no event had announced; a later event clears it.
@@ -128,6 +132,7 @@ impl<H: Handler> Served<H> {
             end_shown: false,
             in_command: false,
             closing: None,
+            looking: false,
             drained: false,
             unannounced: false,
         }
@@ -169,7 +174,9 @@ impl<H: Handler> Served<H> {
             if self.flushing && !self.flush(place)? {
                 return Ok(End::Flush);
             }
-            if let Some(why) = self.closing.take() {
+            if self.closing.is_some()
+                && let Some(why) = self.closing.take()
+            {
                 return Err(why);
             }
             let more = self.again || self.unshown || self.fill()?;
@@ -212,6 +219,10 @@ impl<H: Handler> Served<H> {
         if ready.read_closed || ready.priority {
             self.conn.reread = true;
         }
+        if cause.look && !ready.input() {
+            self.conn.undrained = true;
+            self.looking = true;
+        }
     }
 
     fn open(&mut self, place: Place<'_>) -> Result<(), CloseReason> {
@@ -246,7 +257,8 @@ impl<H: Handler> Served<H> {
             // does not keep the server up.
             CloseReason::Draining if std::mem::replace(&mut self.drained, true) => Err(why),
             CloseReason::IdleTimeout | CloseReason::ReadTimeout | CloseReason::Draining => {
-                let announced = self.conn.undrained;
+                // Or nobody can tell, which is not the poller's fault.
+                let announced = self.conn.undrained || self.conn.unsure();
                 if self.unshown || self.again || self.flushing {
                     return Ok(());
                 }
@@ -284,8 +296,14 @@ impl<H: Handler> Served<H> {
         if !self.conn.undrained && !self.conn.at_end() {
             return Ok(false);
         }
+        let looking = std::mem::take(&mut self.looking);
         match self.conn.fill() {
-            Ok(Filled::Bytes) => self.unshown = true,
+            Ok(Filled::Bytes) => {
+                self.unshown = true;
+                if looking {
+                    self.conn.ask();
+                }
+            }
             Ok(Filled::End) if self.end_shown => {
                 // It may be half-closed only, and reading: what it asked for is sent first.
                 self.close_after_flush(CloseReason::ClientClosed);
@@ -468,6 +486,7 @@ impl<H: Handler> Connection for Served<H> {
             end,
             lane: self.lane(),
             calls,
+            look_again: self.conn.unsure(),
         }
     }
 

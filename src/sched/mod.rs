@@ -23,7 +23,7 @@ mod walk;
 
 use std::time::Duration;
 
-use crate::config::{Limits, PoolConfig};
+use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
 use crate::port::Event;
 use crate::stats::GroupStats;
@@ -32,8 +32,8 @@ use crew::Crew;
 pub(crate) use crew::WorkerId;
 pub(crate) use lanes::Lane;
 use lanes::Lanes;
+use table::{Due, Phase, Table};
 pub(crate) use table::{Key, Wake};
-use table::{Phase, Table};
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +71,9 @@ pub(crate) struct Bounds {
     pub(crate) idle_timeout: Nanos,
     pub(crate) read_timeout: Nanos,
     pub(crate) write_timeout: Nanos,
+    /// A connection whose last read may have stopped short of what is there is read once more when
+    /// it has been silent for so long. See [`LOOK_AGAIN`](crate::config::LOOK_AGAIN).
+    pub(crate) look_again: Nanos,
 }
 
 impl Bounds {
@@ -86,6 +89,7 @@ impl Bounds {
             idle_timeout: ns(limits.idle_timeout),
             read_timeout: ns(limits.read_timeout),
             write_timeout: ns(limits.write_timeout),
+            look_again: ns(LOOK_AGAIN),
         }
     }
 
@@ -93,6 +97,7 @@ impl Bounds {
         self.idle_timeout
             .min(self.read_timeout)
             .min(self.write_timeout)
+            .min(self.look_again)
     }
 }
 
@@ -116,6 +121,8 @@ pub(crate) struct Turn {
     pub(crate) end: End,
     pub(crate) lane: Lane,
     pub(crate) calls: u32,
+    /// Input may be there that no event will announce: see [`Bounds::look_again`].
+    pub(crate) look_again: bool,
 }
 
 /// A connection taken out of the table to be run.
@@ -178,6 +185,8 @@ pub(crate) struct State<T> {
     /// No resting connection has a deadline before this. The monitor sleeps until then at most,
     /// so whoever comes to rest with a nearer one has it told.
     due: Nanos,
+    /// The shortest time from coming to rest to what is due then.
+    shortest_timeout: Nanos,
     /// `due` has come nearer and the monitor has not looked since.
     due_moved: bool,
     /// When a long command was last let in beyond the bound; see `kick_up`.
@@ -188,6 +197,7 @@ pub(crate) struct State<T> {
 impl<T> State<T> {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
+            shortest_timeout: bounds.shortest_timeout(),
             bounds,
             table: Table::new(),
             lanes: Lanes::default(),
@@ -260,13 +270,12 @@ impl<T> State<T> {
     /// A worker that has nothing in hand asks what to do.
     pub(crate) fn take(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Actions) {
         let step = self.step(worker, now);
-        let actions = match step {
-            // Who parks or goes to the poller has just looked at the lanes, under this lock.
-            Step::Park(_) | Step::Poll { .. } | Step::Exit => Actions {
-                call: Call::Nobody,
-                tick: self.wants_ticks(),
-            },
-            Step::Run(_) => self.actions(now),
+        // Nobody is missing. Who parks or polls has just found nothing to do, under this lock; and
+        // a command that has just been taken is fresh: the gate is shut, and its worker will look
+        // at the poller.
+        let actions = Actions {
+            call: Call::Nobody,
+            tick: self.wants_ticks(),
         };
         (step, actions)
     }
@@ -379,11 +388,18 @@ impl<T> State<T> {
         slot.task = Some(task);
         slot.lane = turn.lane;
         slot.was_long = was_long;
+        slot.look_again = turn.look_again;
+        // A turn without a command does not restart the idle clock, unless output has left.
+        let since = if turn.calls > 0 || turn.end == End::Flush {
+            now
+        } else {
+            slot.since
+        };
         if self.draining && between_commands {
             slot.wake.close.get_or_insert(CloseReason::Draining);
         }
         match phase {
-            Some(phase) if !slot.wake.ends(phase) => self.rest(key, phase, now),
+            Some(phase) if !slot.wake.ends(phase) => self.rest(key, phase, since),
             _ => self.enqueue(key, now),
         }
         None
@@ -565,8 +581,13 @@ impl<T> State<T> {
         self.lanes.push(lane, key, now);
     }
 
-    fn rest(&mut self, key: Key, phase: Phase, now: Nanos) {
-        let due = self.table.rest(key, phase, now, &self.bounds);
+    fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
+        self.table.rest(key, phase, since);
+        // Nothing is due before the shortest timeout is over, which is nearly always enough.
+        if since.after(self.shortest_timeout) >= self.due {
+            return;
+        }
+        let due = self.table.due(key, &self.bounds);
         if due < self.due {
             self.due = due;
             self.due_moved = true;
@@ -622,10 +643,18 @@ impl<T> State<T> {
         if now < self.sweep_at {
             return;
         }
-        let granule = (self.bounds.shortest_timeout().0 / 16).clamp(1_000_000, 1_000_000_000);
+        let granule = (self.shortest_timeout.0 / 16).max(1_000_000);
         self.sweep_at = now.after(Nanos(granule));
-        for (key, why) in self.table.expired(now, &self.bounds) {
-            self.close_soon(key, why, now);
+        for (key, due) in self.table.expired(now, &self.bounds) {
+            match due {
+                Due::Close(why) => self.close_soon(key, why, now),
+                Due::Look => {
+                    if let Some(slot) = self.table.get_mut(key) {
+                        slot.wake.look = true;
+                        self.enqueue(key, now);
+                    }
+                }
+            }
         }
     }
 
@@ -635,8 +664,8 @@ impl<T> State<T> {
     /// at again by then, so that not each one that comes to rest has to wake the monitor.
     pub(crate) fn next_deadline(&mut self, now: Nanos) -> Option<Nanos> {
         let resting = self.table.earliest_deadline(&self.bounds);
-        let others = (self.table.resting() < self.table.len())
-            .then(|| now.after(self.bounds.shortest_timeout()));
+        let others =
+            (self.table.resting() < self.table.len()).then(|| now.after(self.shortest_timeout));
         let due = resting.into_iter().chain(others).min();
         self.due = due.unwrap_or(Nanos(u64::MAX));
         due.map(|due| due.max(self.sweep_at))

@@ -39,6 +39,8 @@ pub(crate) struct Wake {
     pub(crate) ready: Readiness,
     /// It is to be closed, for this reason.
     pub(crate) close: Option<CloseReason>,
+    /// It is to be read once more; see [`Bounds::look_again`].
+    pub(crate) look: bool,
 }
 
 impl Wake {
@@ -46,7 +48,7 @@ impl Wake {
     pub(super) fn ends(&self, phase: Phase) -> bool {
         match phase {
             Phase::Flushing => self.close.is_some() || self.ready.writable,
-            Phase::Idle { .. } => self.close.is_some() || self.ready.input(),
+            Phase::Idle { .. } => self.close.is_some() || self.look || self.ready.input(),
             Phase::Queued { .. } | Phase::Running => false,
         }
     }
@@ -65,6 +67,14 @@ pub(crate) enum Phase {
     Flushing,
 }
 
+/// What is due with a connection that has rested for long enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Close(CloseReason),
+    /// Read once more.
+    Look,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Slot<T> {
     generation: u32,
@@ -74,8 +84,10 @@ pub(crate) struct Slot<T> {
     /// Its last command ran past the stall bound.
     pub(super) was_long: bool,
     pub(super) wake: Wake,
-    /// When it came to rest.
-    since: Nanos,
+    /// Its last read may have stopped short of what is there.
+    pub(super) look_again: bool,
+    /// When it came to rest after its last command.
+    pub(super) since: Nanos,
     /// `None` while a worker has it, and in a free slot.
     pub(super) task: Option<T>,
     free: bool,
@@ -114,6 +126,7 @@ impl<T> Table<T> {
                 phase: Phase::Running,
                 lane: Lane::Control,
                 was_long: false,
+                look_again: false,
                 wake: Wake::default(),
                 since: now,
                 task: None,
@@ -128,6 +141,7 @@ impl<T> Table<T> {
         };
         slot.lane = Lane::Control;
         slot.was_long = false;
+        slot.look_again = false;
         slot.wake = Wake::default();
         slot.since = now;
         slot.task = Some(task);
@@ -204,14 +218,18 @@ impl<T> Table<T> {
         lane
     }
 
-    /// Running to idle or flushing; until when it may stay there.
-    pub(super) fn rest(&mut self, key: Key, phase: Phase, now: Nanos, bounds: &Bounds) -> Nanos {
+    /// Running to idle or flushing.
+    pub(super) fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
         self.resting += 1;
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.phase = phase;
-        slot.since = now;
-        Self::deadline(slot, bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
+        slot.since = since;
+    }
+
+    /// When something is due with a connection at rest.
+    pub(super) fn due(&mut self, key: Key, bounds: &Bounds) -> Nanos {
+        Self::deadline(self.slot(key), bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
     }
 
     /// Running to gone.
@@ -239,7 +257,7 @@ impl<T> Table<T> {
         taken
     }
 
-    fn deadline(slot: &Slot<T>, bounds: &Bounds) -> Option<(Nanos, CloseReason)> {
+    fn deadline(slot: &Slot<T>, bounds: &Bounds) -> Option<(Nanos, Due)> {
         if slot.free {
             return None;
         }
@@ -249,14 +267,17 @@ impl<T> Table<T> {
             Phase::Flushing => (bounds.write_timeout, CloseReason::WriteTimeout),
             Phase::Queued { .. } | Phase::Running => return None,
         };
-        Some((slot.since.after(time), why))
+        if slot.look_again && time > bounds.look_again && slot.phase != Phase::Flushing {
+            return Some((slot.since.after(bounds.look_again), Due::Look));
+        }
+        Some((slot.since.after(time), Due::Close(why)))
     }
 
-    pub(super) fn expired(&self, now: Nanos, bounds: &Bounds) -> Vec<(Key, CloseReason)> {
+    pub(super) fn expired(&self, now: Nanos, bounds: &Bounds) -> Vec<(Key, Due)> {
         self.keys()
             .filter_map(|key| {
-                let (due, why) = Self::deadline(&self.slots[key.index as usize], bounds)?;
-                (due <= now).then_some((key, why))
+                let (at, due) = Self::deadline(&self.slots[key.index as usize], bounds)?;
+                (at <= now).then_some((key, due))
             })
             .collect()
     }

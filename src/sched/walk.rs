@@ -33,6 +33,7 @@ fn bounds(oversubscribe: usize) -> Bounds {
         idle_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
+        look_again: NEVER,
     }
 }
 
@@ -530,6 +531,7 @@ impl World {
             end,
             lane,
             calls: 1,
+            look_again: false,
         };
         let gone = self.sched.settle(self.id(w), key, hand.conn, turn, now);
         self.workers[w] = At::Asking;
@@ -1282,6 +1284,7 @@ impl Bench {
             end,
             lane,
             calls: 1,
+            look_again: false,
         };
         let _ = self.sched.settle(self.worker, self.key, 0, turn, self.now);
     }

@@ -21,9 +21,18 @@ pub(crate) enum Socket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) bytes: usize,
-    /// The read stopped short although there may be more: at a message that carried descriptors
+    /// The read may have stopped short of what is there, at a message that carried descriptors
     /// (they are closed, unseen).
-    pub(crate) cut: bool,
+    pub(crate) cut: Cut,
+}
+
+/// Whether a read stopped at a message that carried descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    No,
+    Yes,
+    /// A plain read of a Unix socket does not tell.
+    Unknown,
 }
 
 /// What a socket is waited for.
@@ -64,22 +73,27 @@ impl Socket {
 
     /// Reads what is there, without blocking.
     ///
-    /// A Unix socket is read with `recvmsg`, whose flags tell that descriptors came along: such a
-    /// message ends a read early, and a short read would then not mean an empty socket.
-    pub(crate) fn read_now(&self, buffer: &mut [u8]) -> io::Result<Received> {
+    /// On a Unix socket a message that carries descriptors ends a read early. `ask` finds out, by
+    /// `recvmsg`, whose flags tell; that costs half as much again as the plain read.
+    pub(crate) fn read_now(&self, buffer: &mut [u8], ask: bool) -> io::Result<Received> {
         match self {
-            Self::Tcp(tcp) => {
-                let (_, bytes) = recv(tcp, buffer, RecvFlags::DONTWAIT)?;
-                Ok(Received { bytes, cut: false })
-            }
-            Self::Unix(unix) => {
+            Self::Unix(unix) if ask => {
                 let mut no_room = RecvAncillaryBuffer::default();
                 let mut into = [IoSliceMut::new(buffer)];
                 let got = recvmsg(unix, &mut into, &mut no_room, RecvFlags::DONTWAIT)?;
+                let cut = got.flags.contains(ReturnFlags::CTRUNC);
                 Ok(Received {
                     bytes: got.bytes,
-                    cut: got.flags.contains(ReturnFlags::CTRUNC),
+                    cut: if cut { Cut::Yes } else { Cut::No },
                 })
+            }
+            _ => {
+                let (_, bytes) = recv(self, buffer, RecvFlags::DONTWAIT)?;
+                let cut = match self {
+                    Self::Tcp(_) => Cut::No,
+                    Self::Unix(_) => Cut::Unknown,
+                };
+                Ok(Received { bytes, cut })
             }
         }
     }
