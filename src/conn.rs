@@ -244,19 +244,11 @@ impl ConnHandle {
 
 /// Received bytes that have not been consumed.
 #[derive(Debug, Default)]
-pub(crate) struct InBuf {
+struct InBuf {
     /// Initialised throughout; its length is the capacity.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// The peer will send no more.
-    at_end: bool,
-    /// Bytes consumed in all.
-    consumed: u64,
-    /// The last read did not tell whether it had been cut short.
-    unsure: bool,
-    /// The peer has passed descriptors before: each read asks.
-    ask: bool,
 }
 
 impl InBuf {
@@ -270,7 +262,6 @@ impl InBuf {
 
     fn consume(&mut self, n: usize) {
         assert!(n <= self.len(), "consumed more than is buffered");
-        self.consumed += n as u64;
         self.start += n;
         if self.start == self.end {
             self.start = 0;
@@ -280,7 +271,15 @@ impl InBuf {
 
     /// Room for a read, `IO_CHUNK` at least unless `max` forbids it; empty when `max` is reached.
     fn room(&mut self, max: usize) -> &mut [u8] {
-        if self.bytes.len() - self.end < IO_CHUNK / 2 && self.start > 0 {
+        if self.bytes.len() - self.end < IO_CHUNK / 2 {
+            self.make_room(max);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    #[cold]
+    fn make_room(&mut self, max: usize) {
+        if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
@@ -291,13 +290,22 @@ impl InBuf {
                 self.bytes.resize(wanted, 0);
             }
         }
-        &mut self.bytes[self.end..]
+    }
+
+    /// Gives up memory that a larger command once needed.
+    fn shrink(&mut self) {
+        let len = self.len();
+        if self.bytes.len() > IO_CHUNK && len * 4 < self.bytes.len() {
+            self.bytes = self.unread().to_vec();
+            self.start = 0;
+            self.end = len;
+        }
     }
 }
 
 /// Queued output.
 #[derive(Debug, Default)]
-pub(crate) struct OutBuf {
+struct OutBuf {
     bytes: Vec<u8>,
     /// How much of `bytes` has left.
     sent: usize,
@@ -309,12 +317,33 @@ impl OutBuf {
     }
 }
 
-/// What a worker lends to the connection that it runs. Connections at rest own no buffers.
+/// What a worker lends to the connection that it runs, and gets back empty. A connection at rest
+/// owns none, unless half a command or half a reply is in it.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    input: Vec<u8>,
-    output: Vec<u8>,
+    input: InBuf,
+    output: RefCell<OutBuf>,
 }
+
+impl Buffers {
+    fn is_empty(&mut self) -> bool {
+        self.input.len() == 0 && self.output.get_mut().len() == 0
+    }
+
+    /// Gives up what is too large to be kept.
+    fn trim(&mut self) {
+        let out = &mut self.output.get_mut().bytes;
+        if self.input.bytes.len() > KEEP {
+            self.input = InBuf::default();
+        }
+        if out.capacity() > KEEP {
+            *out = Vec::new();
+        }
+    }
+}
+
+/// What a worker keeps between two connections.
+pub(crate) type Desk = Option<Box<Buffers>>;
 
 /// A buffer that has grown beyond this is freed and not kept for the next connection.
 const KEEP: usize = 4 * IO_CHUNK;
@@ -356,8 +385,9 @@ struct Link {
 #[derive(Debug)]
 pub struct Conn {
     link: Link,
-    input: InBuf,
-    output: RefCell<OutBuf>,
+    /// Lent by a worker; see [`Buffers`].
+    buffers: Option<Box<Buffers>>,
+    reading: Reading,
     server: ServerHandle,
     listener: usize,
     /// The socket may hold more than has been read: nobody has seen it empty since the last event.
@@ -365,6 +395,19 @@ pub struct Conn {
     /// Read on until the socket says that it is empty or at its end, although a read was short.
     pub(crate) reread: bool,
     standing: Standing,
+}
+
+/// What is known of the reading side.
+#[derive(Debug, Default)]
+struct Reading {
+    /// Bytes consumed in all.
+    consumed: u64,
+    /// The peer will send no more.
+    at_end: bool,
+    /// The last read did not tell whether it had been cut short.
+    unsure: bool,
+    /// The peer has passed descriptors before: each read asks.
+    ask: bool,
 }
 
 /// How a connection is scheduled; sticky.
@@ -389,8 +432,8 @@ impl Conn {
                 limits,
                 failed: RefCell::new(None),
             },
-            input: InBuf::default(),
-            output: RefCell::default(),
+            buffers: None,
+            reading: Reading::default(),
             server,
             listener,
             undrained: false,
@@ -432,7 +475,7 @@ impl Conn {
 
     /// Bytes that have been received and not consumed. Does not read.
     pub fn buffered(&self) -> &[u8] {
-        self.input.unread()
+        self.buffers.as_ref().map_or(&[], |b| b.input.unread())
     }
 
     /// Takes `n` bytes off the front of [`buffered`](Conn::buffered).
@@ -440,26 +483,28 @@ impl Conn {
     /// # Panics
     /// If fewer are buffered.
     pub fn consume(&mut self, n: usize) {
-        self.input.consume(n);
+        self.reading.consumed += n as u64;
+        self.buffers().input.consume(n);
     }
 
     /// Whether the client will send nothing after what is [`buffered`](Conn::buffered).
     pub fn at_end(&self) -> bool {
-        self.input.at_end
+        self.reading.at_end
     }
 
     /// Both directions at once: parse a command in place while writing the reply.
     pub fn split(&mut self) -> (Input<'_>, Output<'_>) {
+        let link = &self.link;
+        let buffers = &mut **self.buffers.get_or_insert_default();
+        let output = &buffers.output;
         (
             Input {
-                link: &self.link,
-                input: &mut self.input,
-                output: &self.output,
+                link,
+                input: &mut buffers.input,
+                reading: &mut self.reading,
+                output,
             },
-            Output {
-                link: &self.link,
-                output: &self.output,
-            },
+            Output { link, output },
         )
     }
 
@@ -515,7 +560,7 @@ impl Conn {
 
     /// Bytes consumed in all.
     pub(crate) fn consumed(&self) -> u64 {
-        self.input.consumed
+        self.reading.consumed
     }
 
     /// Why an operation failed, if one did; the first reason.
@@ -523,78 +568,66 @@ impl Conn {
         self.link.failed.take()
     }
 
+    fn buffers(&mut self) -> &mut Buffers {
+        self.buffers.get_or_insert_default()
+    }
+
     /// Borrows a worker's buffers, if it has none of its own.
-    pub(crate) fn borrow(&mut self, desk: &mut Buffers) {
-        if self.input.bytes.is_empty() {
-            std::mem::swap(&mut self.input.bytes, &mut desk.input);
-        }
-        let out = self.output.get_mut();
-        if out.bytes.is_empty() {
-            std::mem::swap(&mut out.bytes, &mut desk.output);
+    pub(crate) fn borrow(&mut self, desk: &mut Desk) {
+        if self.buffers.is_none() {
+            self.buffers = desk.take();
         }
     }
 
-    /// Gives back the buffers that hold nothing.
-    pub(crate) fn give_back(&mut self, desk: &mut Buffers) {
-        if self.input.len() == 0 {
-            self.input.start = 0;
-            self.input.end = 0;
-            keep(&mut self.input.bytes, &mut desk.input);
+    /// Gives them back, unless they hold something.
+    pub(crate) fn give_back(&mut self, desk: &mut Desk) {
+        let Some(buffers) = &mut self.buffers else {
+            return;
+        };
+        if buffers.is_empty() {
+            buffers.trim();
+            *desk = self.buffers.take();
         } else {
             // Half a command waits; it must not hold a large buffer that once was needed.
-            self.shrink_input();
-        }
-        let out = self.output.get_mut();
-        if out.len() == 0 {
-            out.bytes.clear();
-            out.sent = 0;
-            keep(&mut out.bytes, &mut desk.output);
-        }
-    }
-
-    fn shrink_input(&mut self) {
-        let len = self.input.len();
-        if self.input.bytes.len() > IO_CHUNK && len * 4 < self.input.bytes.len() {
-            self.input.bytes = self.input.unread().to_vec();
-            self.input.start = 0;
-            self.input.end = len;
+            buffers.input.shrink();
         }
     }
 
     /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
-        if self.input.at_end {
+        let Self { link, reading, .. } = self;
+        if reading.at_end {
             return Ok(Filled::End);
         }
-        let ask = self.input.ask;
-        let room = self.input.room(self.link.limits.max_input);
+        let input = &mut self.buffers.get_or_insert_default().input;
+        let room = input.room(link.limits.max_input);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
         let size = room.len();
         loop {
-            match self.link.shared.socket.read_now(room, ask) {
+            match link.shared.socket.read_now(room, reading.ask) {
                 Ok(got) if got.bytes == 0 => {
-                    self.input.at_end = true;
-                    self.input.unsure = false;
+                    reading.at_end = true;
+                    reading.unsure = false;
                     self.undrained = false;
                     return Ok(Filled::End);
                 }
                 Ok(got) => {
-                    self.input.end += got.bytes;
+                    input.end += got.bytes;
                     // Shorter than asked for: that was all, but for the known traps.
                     self.undrained = got.bytes == size || got.cut == Cut::Yes || self.reread;
-                    self.input.unsure = got.cut == Cut::Unknown;
+                    reading.unsure = got.cut == Cut::Unknown;
                     return Ok(Filled::Bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.undrained = false;
                     self.reread = false;
-                    self.input.unsure = false;
+                    reading.unsure = false;
                     return Ok(Filled::Nothing);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.link.fail(error)),
+                Err(error) => return Err(link.fail(error)),
             }
         }
     }
@@ -602,18 +635,19 @@ impl Conn {
     /// Whether there may be input that no event will announce: the last read, if it was cut short,
     /// did not tell.
     pub(crate) fn unsure(&self) -> bool {
-        self.input.unsure
+        self.reading.unsure
     }
 
     /// The peer is one who passes descriptors: ask at each read from now on.
     pub(crate) fn ask(&mut self) {
-        self.input.ask = true;
+        self.reading.ask = true;
     }
 
     /// Reads, blocking for up to `timeout`; thread-per-connection's way to wait for a command.
     /// `Filled::Nothing` means that the time is over.
     pub(crate) fn fill_blocking(&mut self, timeout: Duration) -> io::Result<Filled> {
-        let room = self.input.room(self.link.limits.max_input);
+        let input = &mut self.buffers.get_or_insert_default().input;
+        let room = input.room(self.link.limits.max_input);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
@@ -622,12 +656,12 @@ impl Conn {
         Ok(match got {
             None => Filled::Nothing,
             Some(0) => {
-                self.input.at_end = true;
+                self.reading.at_end = true;
                 self.undrained = false;
                 Filled::End
             }
             Some(bytes) => {
-                self.input.end += bytes;
+                input.end += bytes;
                 self.undrained = bytes == size;
                 Filled::Bytes
             }
@@ -636,16 +670,23 @@ impl Conn {
 
     /// Sends queued output without blocking. True: all of it has left.
     pub(crate) fn flush_now(&mut self) -> io::Result<bool> {
-        self.link.send_now(self.output.get_mut())
+        match &mut self.buffers {
+            Some(buffers) => self.link.send_now(buffers.output.get_mut()),
+            None => Ok(true),
+        }
     }
 
     /// Sends queued output, blocking.
     pub(crate) fn flush_blocking(&mut self) -> io::Result<()> {
-        self.link.send_all(self.output.get_mut())
+        match &mut self.buffers {
+            Some(buffers) => self.link.send_all(buffers.output.get_mut()),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn queue(&mut self, bytes: &[u8]) {
-        self.output.get_mut().bytes.extend_from_slice(bytes);
+        let out = self.buffers().output.get_mut();
+        out.bytes.extend_from_slice(bytes);
     }
 
     /// The end. What the client has not been sent is lost; what it has sent and nobody read is
@@ -653,7 +694,7 @@ impl Conn {
     pub(crate) fn shut(&mut self) {
         self.link.shared.close();
         self.link.shared.socket.shutdown(Shutdown::Write);
-        if !self.input.at_end {
+        if !self.reading.at_end {
             let mut sink = [0; 4096];
             for _ in 0..16 {
                 match self.link.shared.socket.read_now(&mut sink, false) {
@@ -663,14 +704,6 @@ impl Conn {
             }
         }
     }
-}
-
-/// Leaves `mine` empty; what it was goes to `desk` if it is of a size to be kept.
-fn keep(mine: &mut Vec<u8>, desk: &mut Vec<u8>) {
-    if mine.capacity() <= KEEP && mine.capacity() > desk.capacity() {
-        std::mem::swap(mine, desk);
-    }
-    *mine = Vec::new();
 }
 
 impl Link {
@@ -766,6 +799,7 @@ impl Link {
 pub struct Input<'a> {
     link: &'a Link,
     input: &'a mut InBuf,
+    reading: &'a mut Reading,
     output: &'a RefCell<OutBuf>,
 }
 
@@ -787,18 +821,19 @@ impl Input<'_> {
     /// # Panics
     /// If fewer are buffered.
     pub fn consume(&mut self, n: usize) {
+        self.reading.consumed += n as u64;
         self.input.consume(n);
     }
 
     /// As [`Conn::at_end`].
     pub fn at_end(&self) -> bool {
-        self.input.at_end
+        self.reading.at_end
     }
 
     /// Waits until the buffer is not empty or the input has ended. What is queued for the peer
     /// leaves first: it may be what the peer is waiting for.
     fn wait_for_input(&mut self) -> io::Result<()> {
-        if self.input.len() > 0 || self.input.at_end {
+        if self.input.len() > 0 || self.reading.at_end {
             return Ok(());
         }
         self.link.send_all(&mut self.output.borrow_mut())?;
@@ -806,7 +841,7 @@ impl Input<'_> {
         let got = loop {
             match self.link.shared.socket.read_now(room, false) {
                 Ok(got) => {
-                    self.input.unsure = got.cut == Cut::Unknown;
+                    self.reading.unsure = got.cut == Cut::Unknown;
                     break got.bytes;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -827,7 +862,7 @@ impl Input<'_> {
             if self.link.shared.is_cancelled() {
                 return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
             }
-            self.input.at_end = true;
+            self.reading.at_end = true;
         }
         Ok(())
     }
@@ -841,7 +876,7 @@ impl Read for Input<'_> {
         self.wait_for_input()?;
         let n = into.len().min(self.input.len());
         into[..n].copy_from_slice(&self.input.unread()[..n]);
-        self.input.consume(n);
+        self.consume(n);
         Ok(n)
     }
 }
@@ -853,7 +888,7 @@ impl BufRead for Input<'_> {
     }
 
     fn consume(&mut self, n: usize) {
-        self.input.consume(n);
+        Input::consume(self, n);
     }
 }
 
@@ -905,7 +940,7 @@ impl BufRead for Conn {
     }
 
     fn consume(&mut self, n: usize) {
-        self.input.consume(n);
+        Conn::consume(self, n);
     }
 }
 

@@ -174,7 +174,9 @@ impl<H: Handler> Served<H> {
             if self.flushing && !self.flush(place)? {
                 return Ok(End::Flush);
             }
-            if let Some(why) = self.closing.take() {
+            if self.closing.is_some()
+                && let Some(why) = self.closing.take()
+            {
                 return Err(why);
             }
             let more = self.again || self.unshown || self.fill()?;

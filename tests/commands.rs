@@ -19,6 +19,7 @@ everywhere! {
     a_rest_that_is_owed_may_be_a_command_later,
     a_command_as_long_as_the_limit_is_taken_and_a_longer_one_is_not,
     what_the_handler_asked_to_close_is_closed_after_its_last_reply,
+    a_last_reply_is_not_overtaken_by_a_reset,
     an_error_of_the_handler_closes_its_connection_only,
 }
 
@@ -197,6 +198,21 @@ fn what_the_handler_asked_to_close_is_closed_after_its_last_reply(setup: Setup) 
     assert_eq!(client.rest(), "first\nbye\n");
     server.until_closed_as("handler_closed", 1);
     assert_eq!(server.stage.running("ECHO").ever, 1);
+    server.finish();
+}
+
+/// Closing a socket that holds unread input is answered with a reset, which may overtake the reply.
+fn a_last_reply_is_not_overtaken_by_a_reset(setup: Setup) {
+    let server = setup.serve(Options::default());
+    let mut client = server.client();
+    client.send("WAIT gate\nCLOSE");
+    client.send_bytes(&[b'x'; 50_000]);
+    server.stage.open("gate");
+    assert_eq!(client.line(), "waited");
+    assert_eq!(client.line(), "bye");
+    let mut end = [0];
+    assert_eq!(client.read_raw(&mut end).expect("no reset"), 0);
+    server.until_closed_as("handler_closed", 1);
     server.finish();
 }
 

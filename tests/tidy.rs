@@ -248,7 +248,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ),
     ("sched", &["config", "handler", "port", "stats"]),
     ("group", &["sched", "port", "stats", "sync"]),
-    ("os", &["port", "stream", "sync"]),
+    ("os", &["os::clock", "port", "stream", "sync"]),
     // A turn reports to the registry, and registers with the poller.
     (
         "serve",
@@ -266,7 +266,15 @@ const ARROWS: [(&str, &[&str]); 16] = [
     // Both schedulers report to it, so it knows neither.
     (
         "server::registry",
-        &["conn", "handler", "os::socket", "stats", "sync", "wait"],
+        &[
+            "conn",
+            "handler",
+            "os::clock",
+            "os::socket",
+            "stats",
+            "sync",
+            "wait",
+        ],
     ),
     ("server::threads", &["sync"]),
     (

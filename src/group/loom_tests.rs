@@ -131,6 +131,7 @@ fn group(fresh: Fresh, bell: &Arc<Bell>) -> Arc<TestGroup> {
         idle_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
+        look_again: NEVER,
     };
     let outside = Outside {
         step: match fresh {

@@ -1,6 +1,7 @@
 //! The operating system behind the doors of [`port`](crate::port): poller, sockets, affinity.
 
 pub(crate) mod affinity;
+pub(crate) mod clock;
 #[cfg(unix)]
 mod unix;
 

@@ -23,7 +23,7 @@ mod walk;
 
 use std::time::Duration;
 
-use crate::config::{Limits, PoolConfig};
+use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
 use crate::port::Event;
 use crate::stats::GroupStats;
@@ -59,12 +59,6 @@ impl Nanos {
     }
 }
 
-/// A connection whose last read may have stopped short of what is there is read once more when it
-/// has been silent for so long. That is only so of Unix sockets, where a message with descriptors
-/// ends a read; asking after each read (`recvmsg`) costs every command 0.3 us, a tenth of it, while
-/// this costs one more turn for a client that thinks for longer.
-pub(crate) const LOOK_AGAIN: Nanos = Nanos(250_000_000);
-
 /// The limits that the policy reads, in its own unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
@@ -77,6 +71,9 @@ pub(crate) struct Bounds {
     pub(crate) idle_timeout: Nanos,
     pub(crate) read_timeout: Nanos,
     pub(crate) write_timeout: Nanos,
+    /// A connection whose last read may have stopped short of what is there is read once more when
+    /// it has been silent for so long. See [`LOOK_AGAIN`](crate::config::LOOK_AGAIN).
+    pub(crate) look_again: Nanos,
 }
 
 impl Bounds {
@@ -92,6 +89,7 @@ impl Bounds {
             idle_timeout: ns(limits.idle_timeout),
             read_timeout: ns(limits.read_timeout),
             write_timeout: ns(limits.write_timeout),
+            look_again: ns(LOOK_AGAIN),
         }
     }
 
@@ -99,7 +97,7 @@ impl Bounds {
         self.idle_timeout
             .min(self.read_timeout)
             .min(self.write_timeout)
-            .min(LOOK_AGAIN)
+            .min(self.look_again)
     }
 }
 
@@ -123,7 +121,7 @@ pub(crate) struct Turn {
     pub(crate) end: End,
     pub(crate) lane: Lane,
     pub(crate) calls: u32,
-    /// Input may be there that no event will announce: see [`LOOK_AGAIN`].
+    /// Input may be there that no event will announce: see [`Bounds::look_again`].
     pub(crate) look_again: bool,
 }
 
@@ -187,6 +185,8 @@ pub(crate) struct State<T> {
     /// No resting connection has a deadline before this. The monitor sleeps until then at most,
     /// so whoever comes to rest with a nearer one has it told.
     due: Nanos,
+    /// The shortest time from coming to rest to what is due then.
+    shortest_timeout: Nanos,
     /// `due` has come nearer and the monitor has not looked since.
     due_moved: bool,
     /// When a long command was last let in beyond the bound; see `kick_up`.
@@ -197,6 +197,7 @@ pub(crate) struct State<T> {
 impl<T> State<T> {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
+            shortest_timeout: bounds.shortest_timeout(),
             bounds,
             table: Table::new(),
             lanes: Lanes::default(),
@@ -269,13 +270,12 @@ impl<T> State<T> {
     /// A worker that has nothing in hand asks what to do.
     pub(crate) fn take(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Actions) {
         let step = self.step(worker, now);
-        let actions = match step {
-            // Who parks or goes to the poller has just looked at the lanes, under this lock.
-            Step::Park(_) | Step::Poll { .. } | Step::Exit => Actions {
-                call: Call::Nobody,
-                tick: self.wants_ticks(),
-            },
-            Step::Run(_) => self.actions(now),
+        // Nobody is missing. Who parks or polls has just found nothing to do, under this lock; and
+        // a command that has just been taken is fresh: the gate is shut, and its worker will look
+        // at the poller.
+        let actions = Actions {
+            call: Call::Nobody,
+            tick: self.wants_ticks(),
         };
         (step, actions)
     }
@@ -582,7 +582,12 @@ impl<T> State<T> {
     }
 
     fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
-        let due = self.table.rest(key, phase, since, &self.bounds);
+        self.table.rest(key, phase, since);
+        // Nothing is due before the shortest timeout is over, which is nearly always enough.
+        if since.after(self.shortest_timeout) >= self.due {
+            return;
+        }
+        let due = self.table.due(key, &self.bounds);
         if due < self.due {
             self.due = due;
             self.due_moved = true;
@@ -638,7 +643,7 @@ impl<T> State<T> {
         if now < self.sweep_at {
             return;
         }
-        let granule = (self.bounds.shortest_timeout().0 / 16).max(1_000_000);
+        let granule = (self.shortest_timeout.0 / 16).max(1_000_000);
         self.sweep_at = now.after(Nanos(granule));
         for (key, due) in self.table.expired(now, &self.bounds) {
             match due {
@@ -659,8 +664,8 @@ impl<T> State<T> {
     /// at again by then, so that not each one that comes to rest has to wake the monitor.
     pub(crate) fn next_deadline(&mut self, now: Nanos) -> Option<Nanos> {
         let resting = self.table.earliest_deadline(&self.bounds);
-        let others = (self.table.resting() < self.table.len())
-            .then(|| now.after(self.bounds.shortest_timeout()));
+        let others =
+            (self.table.resting() < self.table.len()).then(|| now.after(self.shortest_timeout));
         let due = resting.into_iter().chain(others).min();
         self.due = due.unwrap_or(Nanos(u64::MAX));
         due.map(|due| due.max(self.sweep_at))

@@ -5,7 +5,7 @@
 //! runs at most once at a time follows from there being one task.
 
 use super::lanes::Lane;
-use super::{Bounds, LOOK_AGAIN, Nanos};
+use super::{Bounds, Nanos};
 use crate::handler::CloseReason;
 use crate::port::Readiness;
 
@@ -39,7 +39,7 @@ pub(crate) struct Wake {
     pub(crate) ready: Readiness,
     /// It is to be closed, for this reason.
     pub(crate) close: Option<CloseReason>,
-    /// It is to be read once more; see [`LOOK_AGAIN`].
+    /// It is to be read once more; see [`Bounds::look_again`].
     pub(crate) look: bool,
 }
 
@@ -218,14 +218,18 @@ impl<T> Table<T> {
         lane
     }
 
-    /// Running to idle or flushing; until when it may stay there.
-    pub(super) fn rest(&mut self, key: Key, phase: Phase, since: Nanos, bounds: &Bounds) -> Nanos {
+    /// Running to idle or flushing.
+    pub(super) fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
         self.resting += 1;
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.phase = phase;
         slot.since = since;
-        Self::deadline(slot, bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
+    }
+
+    /// When something is due with a connection at rest.
+    pub(super) fn due(&mut self, key: Key, bounds: &Bounds) -> Nanos {
+        Self::deadline(self.slot(key), bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
     }
 
     /// Running to gone.
@@ -263,8 +267,8 @@ impl<T> Table<T> {
             Phase::Flushing => (bounds.write_timeout, CloseReason::WriteTimeout),
             Phase::Queued { .. } | Phase::Running => return None,
         };
-        if slot.look_again && time > LOOK_AGAIN && slot.phase != Phase::Flushing {
-            return Some((slot.since.after(LOOK_AGAIN), Due::Look));
+        if slot.look_again && time > bounds.look_again && slot.phase != Phase::Flushing {
+            return Some((slot.since.after(bounds.look_again), Due::Look));
         }
         Some((slot.since.after(time), Due::Close(why)))
     }

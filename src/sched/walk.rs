@@ -33,6 +33,7 @@ fn bounds(oversubscribe: usize) -> Bounds {
         idle_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
+        look_again: NEVER,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::config::{Limits, Scheduler};
 use crate::conn::{Conn, ConnHandle, ConnId, Shared};
 use crate::error::{AttachError, BuildError};
 use crate::handler::{CloseReason, Handler, Refusal};
+use crate::os::clock::Clock;
 use crate::os::listener::{Acceptor, Door};
 use crate::os::socket::Socket;
 use crate::serve::{Budget, Connection, Served};
@@ -171,11 +172,11 @@ impl ServerBuilder {
             })
             .collect::<Result<Vec<_>, _>>()?;
 
-        let epoch = Instant::now();
-        let registry = Arc::new(Registry::new(epoch));
+        let clock = Clock::start();
+        let registry = Arc::new(Registry::new(clock));
         let runner = match self.scheduler {
             Scheduler::Pool(config) => {
-                Runner::Pool(Pool::start(&config, &self.limits, &registry, epoch)?)
+                Runner::Pool(Pool::start(&config, &self.limits, &registry, clock)?)
             }
             Scheduler::ThreadPerConnection(config) => Runner::Thread(Arc::new(
                 ThreadPerConnection::new(config, Arc::clone(&registry)),

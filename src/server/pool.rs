@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use super::registry::Registry;
 use super::threads::Threads;
 use crate::config::{Limits, PoolConfig};
-use crate::conn::{self, Buffers, Shared};
+use crate::conn::{self, Shared};
 use crate::error::BuildError;
 use crate::group::monitor::{Bell, Monitor};
 use crate::group::worker::BATCH;
 use crate::group::{Group, Task};
 use crate::handler::CloseReason;
 use crate::os::affinity::Cpus;
+use crate::os::clock::Clock;
 use crate::os::poller::{Poller, Registrar};
 use crate::port;
 use crate::sched::{Bounds, Key, Nanos, Turn, Wake, WorkerId};
@@ -26,7 +27,7 @@ use crate::wait::{self, WaitKind};
 pub(crate) type PoolGroup = Group<Poller, Box<dyn Connection>>;
 
 impl Task<Registrar> for Box<dyn Connection> {
-    type Desk = Buffers;
+    type Desk = conn::Desk;
 
     fn turn(
         &mut self,
@@ -34,7 +35,7 @@ impl Task<Registrar> for Box<dyn Connection> {
         wake: Wake,
         now: Nanos,
         registrar: &Registrar,
-        desk: &mut Buffers,
+        desk: &mut conn::Desk,
     ) -> Turn {
         self.conn().borrow(desk);
         let cause = Cause {
@@ -124,13 +125,13 @@ impl Pool {
         config: &PoolConfig,
         limits: &Limits,
         registry: &Arc<Registry>,
-        epoch: Instant,
+        clock: Clock,
     ) -> Result<Self, BuildError> {
         let refused = |what| move |source| BuildError::Resources { what, source };
         let bell = Arc::new(Bell::default());
         let groups = (0..config.groups)
             .map(|_| {
-                let poller = Poller::new(BATCH, epoch).map_err(refused("a poller"))?;
+                let poller = Poller::new(BATCH, clock).map_err(refused("a poller"))?;
                 let bounds = Bounds::new(config, limits);
                 Ok(Arc::new(Group::new(bounds, poller, Arc::clone(&bell))))
             })

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::conn::{ConnId, Shared};
 use crate::handler::{CloseReason, Refusal};
+use crate::os::clock::Clock;
 use crate::os::socket::Socket;
 use crate::stats::{ConnInfo, Stats};
 use crate::sync::{Condvar, Mutex};
@@ -40,7 +41,7 @@ pub(crate) struct Registry {
     live: Mutex<HashMap<ConnId, Arc<Shared>>>,
     /// Notified when the last connection has ended.
     empty: Condvar,
-    started: Instant,
+    clock: Clock,
     next_id: AtomicU64,
     opened: AtomicU64,
     closes: [AtomicU64; CloseReason::NAMES.len()],
@@ -53,11 +54,11 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(started: Instant) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             live: Mutex::new(HashMap::new()),
             empty: Condvar::default(),
-            started,
+            clock,
             next_id: AtomicU64::new(1),
             opened: AtomicU64::new(0),
             closes: Default::default(),
@@ -71,7 +72,7 @@ impl Registry {
     }
 
     pub(crate) fn now(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.clock.now()
     }
 
     /// Enters a new connection, if there is room for one; else the socket comes back.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::registry::Registry;
 use super::threads::Threads;
 use crate::config::ThreadPerConnectionConfig;
-use crate::conn::{Buffers, Conn};
+use crate::conn::{Conn, Desk};
 use crate::handler::CloseReason;
 use crate::sched::End;
 use crate::serve::{Cause, Connection, Place};
@@ -128,7 +128,7 @@ impl ThreadPerConnection {
     /// A thread's life.
     fn work(&self) {
         wait::install(Arc::new(Counting(Arc::clone(&self.registry))));
-        let mut desk = Buffers::default();
+        let mut desk = Desk::default();
         while let Some(served) = self.next() {
             self.serve(served, &mut desk);
         }
@@ -155,7 +155,7 @@ impl ThreadPerConnection {
     }
 
     /// A connection's life.
-    fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Buffers) {
+    fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
         let conn: &mut Conn = served.conn();
         conn.borrow(desk);
         if let Err(error) = conn.socket().set_read_timeout(RECEIVE_TIMEOUT) {

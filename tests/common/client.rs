@@ -4,11 +4,12 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use thread_group_pool::{ConnId, LocalAddr};
 
-use super::PATIENCE;
 use super::stage::PATTERN;
+use super::{PATIENCE, PIECE};
 
 #[derive(Debug)]
 pub(crate) enum Socket {
@@ -30,14 +31,15 @@ impl Socket {
     }
 
     fn be_impatient(&self) {
+        let piece = Some(PIECE);
         match self {
             Self::Tcp(tcp) => tcp
                 .set_nodelay(true)
-                .and(tcp.set_read_timeout(Some(PATIENCE)))
-                .and(tcp.set_write_timeout(Some(PATIENCE))),
+                .and(tcp.set_read_timeout(piece))
+                .and(tcp.set_write_timeout(piece)),
             Self::Unix(unix) => unix
-                .set_read_timeout(Some(PATIENCE))
-                .and(unix.set_write_timeout(Some(PATIENCE))),
+                .set_read_timeout(piece)
+                .and(unix.set_write_timeout(piece)),
         }
         .expect("time-outs are set");
     }
@@ -60,21 +62,37 @@ impl AsFd for Socket {
     }
 }
 
+/// Tries again until all patience is gone.
+fn patiently(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < PATIENCE => {
+                waited += PIECE;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            result => return result,
+        }
+    }
+}
+
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
+        patiently(|| match self {
             Self::Tcp(tcp) => tcp.read(into),
             Self::Unix(unix) => unix.read(into),
-        }
+        })
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
+        patiently(|| match self {
             Self::Tcp(tcp) => tcp.write(bytes),
             Self::Unix(unix) => unix.write(bytes),
-        }
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -193,6 +211,11 @@ impl Client {
         String::from_utf8(rest).expect("the server's words are text")
     }
 
+    /// Reads as the socket does.
+    pub(crate) fn read_raw(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(into)
+    }
+
     /// Reads the reply to `BIG n` from its byte `from` to its byte `to`.
     #[track_caller]
     pub(crate) fn read_big(&mut self, from: usize, to: usize) {
@@ -223,8 +246,7 @@ impl Client {
     pub(crate) fn reset(self) {
         if let Socket::Tcp(tcp) = self.socket() {
             let tcp = socket2::SockRef::from(tcp);
-            tcp.set_linger(Some(std::time::Duration::ZERO))
-                .expect("linger is set");
+            tcp.set_linger(Some(Duration::ZERO)).expect("linger is set");
         }
         drop(self);
     }

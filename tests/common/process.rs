@@ -5,8 +5,8 @@ use std::env;
 use std::fs;
 use std::process::{Command, abort};
 use std::thread;
-use std::time::Duration;
 
+use super::{PATIENCE, PIECE};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Set in the process that runs one test only.
@@ -16,8 +16,8 @@ const ALONE: &str = "TGP_TEST_ALONE";
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     if env::var_os(ALONE).is_some() {
         thread::spawn(|| {
-            // Nobody else would end a process that hangs.
-            thread::sleep(Duration::from_secs(120));
+            // Nobody else would end a process that hangs. In pieces, as all waiting here.
+            (0..4 * PATIENCE.as_millis() / PIECE.as_millis()).for_each(|_| thread::sleep(PIECE));
             eprintln!("hanging");
             abort();
         });

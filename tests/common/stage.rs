@@ -40,6 +40,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `OPEN gate` | opens a gate | `open` |
 /// | `SPINTO n` | keeps a CPU busy until n `ECHO`s have begun | `spun` |
 /// | `NUDGE n` | reports n waits that are over at once | `nudged` |
+/// | `GRIND gate` | keeps a CPU busy until the gate is open, with many waits that are over at once | `ground` |
 /// | `READ n` | reads n bytes, blocking | `read`, and the bytes |
 /// | `OWE` | owes the rest of a command | none |
 /// | `AGAIN n` | asks n times to run again | `again`, n |
@@ -96,6 +97,14 @@ pub(crate) struct Sessions {
 /// A panic in a command must not spoil the counts for the others.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a CPU busy for a while, and does `between` now and then.
+pub(crate) fn grind(mut between: impl FnMut()) {
+    for _ in 0..100 {
+        (0..100).for_each(|_| std::hint::spin_loop());
+        between();
+    }
 }
 
 /// Takes one off a counter that is not at zero.
@@ -216,6 +225,12 @@ impl Stage {
                     wait::during(WaitKind::Other("nudge"), || ());
                 }
                 "nudged".to_owned()
+            }
+            "GRIND" => {
+                while !self.is_open(rest) {
+                    grind(|| wait::during(WaitKind::Other("grind"), || ()));
+                }
+                "ground".to_owned()
             }
             "READ" => {
                 let mut bytes = vec![0; usize::try_from(number()?).expect("a length")];

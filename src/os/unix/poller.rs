@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use super::socket::Socket;
+use crate::os::clock::Clock;
 use crate::port::{Doors, Event, Readiness};
 use crate::sync::Mutex;
 
@@ -24,18 +25,18 @@ pub(crate) struct Poller {
     /// at a time. The lock is what lets `Poll::poll`, which is `&mut`, be called through a shared
     /// reference without unsafe code; it is never waited for.
     poll: Mutex<(Poll, Events)>,
-    epoch: Instant,
+    clock: Clock,
 }
 
 impl Poller {
-    /// A poller that takes up to `batch` events at a time; its clock starts at `epoch`.
-    pub(crate) fn new(batch: usize, epoch: Instant) -> io::Result<Self> {
+    /// A poller that takes up to `batch` events at a time; its clock is the server's.
+    pub(crate) fn new(batch: usize, clock: Clock) -> io::Result<Self> {
         let poll = Poll::new()?;
         Ok(Self {
             interest: Registrar(poll.registry().try_clone()?),
             waker: Waker::new(poll.registry(), WAKER)?,
             poll: Mutex::new((poll, Events::with_capacity(batch))),
-            epoch,
+            clock,
         })
     }
 }
@@ -88,7 +89,7 @@ impl Doors for Poller {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.clock.now()
     }
 }
 

@@ -1,0 +1,413 @@
+//! Promises about how connections come in: by listeners, of which there may be several, and by hand.
+
+mod common;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+
+use common::client::{Client, Socket};
+use common::stage::Stage;
+use common::{
+    Harness, NEVER, Options, Setup, Transport, everywhere, in_the_pool, patient_group, until,
+    unused_path,
+};
+use thread_group_pool::{
+    BuildError, Conn, Handler, Limits, Listen, LocalAddr, Next, Refusal, Server, Stream,
+    ThreadPerConnectionConfig,
+};
+
+everywhere! {
+    a_stream_is_served_without_a_listener,
+    a_stream_over_the_limit_is_given_back,
+    a_stream_that_comes_while_the_server_drains_is_given_back,
+    a_stream_that_was_made_non_blocking_is_served,
+    several_listeners_have_different_handlers,
+    listeners_may_share_a_handler,
+    a_peer_is_known,
+    a_crowd_that_connects_at_once_is_let_in,
+    a_place_that_is_taken_is_refused_and_nothing_is_left_bound,
+}
+
+in_the_pool! {
+    who_connects_while_every_thread_is_busy_is_served_in_time,
+}
+
+/// A connected pair: what the server is given, and what its client keeps.
+fn pair(setup: Setup) -> (Stream, Socket) {
+    match setup.transport {
+        Transport::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let at = listener.local_addr().expect("its address");
+            let theirs = TcpStream::connect(at).expect("it listens");
+            let (ours, _) = listener.accept().expect("it has been connected to");
+            (ours.into(), Socket::Tcp(theirs))
+        }
+        Transport::Unix => {
+            let (ours, theirs) = UnixStream::pair().expect("a pair");
+            (ours.into(), Socket::Unix(theirs))
+        }
+    }
+}
+
+/// A server that listens nowhere.
+fn deaf(setup: Setup, options: Options) -> (Server, Arc<Stage>) {
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&options))
+        .limits(options.limits)
+        .build()
+        .expect("the server starts");
+    assert!(server.local_addrs().is_empty());
+    (server, Arc::default())
+}
+
+fn a_stream_is_served_without_a_listener(setup: Setup) {
+    let (server, stage) = deaf(setup, Options::default());
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let (ours, theirs) = pair(setup);
+        let id = server.handle().attach(ours, Arc::clone(&stage));
+        let mut client = Client::over(theirs);
+        assert_eq!(client.id, id.expect("there is room"));
+        assert_eq!(client.ask("LISTENER"), usize::MAX.to_string());
+        clients.push(client);
+    }
+    clients.iter_mut().for_each(Client::ping);
+    assert!(server.drain(NEVER).clean());
+    for client in &mut clients {
+        assert!(client.rest().starts_with("farewell"));
+    }
+}
+
+/// Talks over a stream that the server has given back: it is as it was.
+fn works(mut stream: Stream, mut theirs: Socket) {
+    theirs.write_all(b"to").expect("it is open");
+    let mut got = [0; 2];
+    match &mut stream {
+        Stream::Tcp(ours) => {
+            ours.read_exact(&mut got).expect("it is open");
+            ours.write_all(b"fro").expect("it is open");
+        }
+        Stream::Unix(ours) => {
+            ours.read_exact(&mut got).expect("it is open");
+            ours.write_all(b"fro").expect("it is open");
+        }
+        stream => unreachable!("another kind of stream: {stream:?}"),
+    }
+    assert_eq!(&got, b"to");
+    // Nothing has been written to it before, such as words of refusal: those are the caller's.
+    let mut got = [0; 3];
+    theirs.read_exact(&mut got).expect("it is open");
+    assert_eq!(&got, b"fro");
+}
+
+fn a_stream_over_the_limit_is_given_back(setup: Setup) {
+    let limits = Limits::default().max_connections(1);
+    let threads = ThreadPerConnectionConfig::default()
+        .thread_cache(0)
+        .max_threads(1);
+    let options = Options {
+        limits,
+        threads,
+        ..Options::default()
+    };
+    let (server, stage) = deaf(setup, options);
+    let (ours, theirs) = pair(setup);
+    let attach = |stream| server.handle().attach::<Stage>(stream, Arc::clone(&stage));
+    attach(ours).expect("there is room");
+    let mut client = Client::over(theirs);
+    let (ours, theirs) = pair(setup);
+    let refused = attach(ours).expect_err("there is no room");
+    assert_eq!(refused.why, Refusal::TooManyConnections { limit: 1 });
+    assert!(refused.to_string().contains("max_connections is 1"));
+    works(refused.stream, theirs);
+    client.ping();
+    drop(client);
+    until("there is room", || server.handle().stats().connections == 0);
+    let (ours, theirs) = pair(setup);
+    let mut stream = Some(ours);
+    // Under thread-per-connection the thread may be on its way out still.
+    until("it is let in", || {
+        match attach(stream.take().expect("given back")) {
+            Ok(_) => true,
+            Err(refused) => {
+                assert_eq!(refused.why, Refusal::NoThread);
+                stream = Some(refused.stream);
+                false
+            }
+        }
+    });
+    Client::over(theirs).ping();
+    assert!(server.drain(NEVER).clean());
+}
+
+fn a_stream_that_comes_while_the_server_drains_is_given_back(setup: Setup) {
+    let (server, stage) = deaf(setup, Options::default());
+    let handle = server.handle();
+    let mut clients: Vec<_> = (0..2)
+        .map(|_| {
+            let (ours, theirs) = pair(setup);
+            handle
+                .attach(ours, Arc::clone(&stage))
+                .expect("there is room");
+            Client::over(theirs)
+        })
+        .collect();
+    let [busy, idle] = &mut clients[..] else {
+        unreachable!()
+    };
+    busy.send("WAIT gate");
+    until("it waits", || stage.running("WAIT").now == 1);
+    let drain = thread::spawn(move || server.drain(NEVER));
+    assert!(idle.rest().starts_with("farewell"));
+    for when in ["while it drains", "when it has ended"] {
+        let (ours, theirs) = pair(setup);
+        let refused = handle.attach(ours, Arc::clone(&stage));
+        let refused = refused.expect_err("nobody gets in");
+        assert_eq!(refused.why, Refusal::Draining, "{when}");
+        works(refused.stream, theirs);
+        stage.open("gate");
+        until("the drain is over", || drain.is_finished());
+    }
+    assert!(drain.join().expect("no panic").clean());
+}
+
+fn a_stream_that_was_made_non_blocking_is_served(setup: Setup) {
+    let (server, stage) = deaf(setup, Options::default());
+    let (ours, theirs) = pair(setup);
+    match &ours {
+        Stream::Tcp(ours) => ours.set_nonblocking(true),
+        Stream::Unix(ours) => ours.set_nonblocking(true),
+        stream => unreachable!("another kind of stream: {stream:?}"),
+    }
+    .expect("it can be");
+    server.handle().attach(ours, stage).expect("there is room");
+    let mut client = Client::over(theirs);
+    client.send("READ 3");
+    client.send_bytes(b"abc");
+    assert_eq!(client.line(), "read abc");
+    client.send("BIG 5000000");
+    client.read_big(0, 5_000_000);
+    assert_eq!(client.line(), "");
+    assert!(server.drain(NEVER).clean());
+}
+
+/// Another protocol: whatever comes is turned round, byte by byte.
+#[derive(Debug, Default)]
+struct Reverse;
+
+impl Handler for Reverse {
+    type Session = ();
+
+    fn open(&self, conn: &mut Conn) -> io::Result<()> {
+        writeln!(conn, "hello {}", conn.id())
+    }
+
+    fn command(&self, (): &mut (), conn: &mut Conn) -> io::Result<Next> {
+        let line: Vec<u8> = conn.buffered().to_vec();
+        let Some(end) = line.iter().position(|b| *b == b'\n') else {
+            return Ok(Next::input());
+        };
+        conn.consume(end + 1);
+        let reversed: Vec<u8> = line[..end].iter().rev().copied().collect();
+        conn.write_all(&reversed)?;
+        conn.write_all(b"\n")?;
+        Ok(Next::input())
+    }
+}
+
+fn several_listeners_have_different_handlers(setup: Setup) {
+    let options = Options::default();
+    let stage = Arc::new(Stage::default());
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&options))
+        .listen::<Stage>(setup.listen(), Arc::clone(&stage))
+        .listen::<Reverse>(setup.listen(), Reverse)
+        .listen::<Stage>(Listen::tcp("127.0.0.1:0"), Arc::clone(&stage))
+        .listen::<Reverse>(Listen::unix(unused_path()), Reverse)
+        .build()
+        .expect("the server starts");
+    let addrs = server.local_addrs().to_vec();
+    assert_eq!(addrs.len(), 4);
+    for _ in 0..5 {
+        let mut clients: Vec<_> = addrs.iter().map(Client::connect).collect();
+        for (index, client) in clients.iter_mut().enumerate() {
+            if index % 2 == 0 {
+                assert_eq!(client.ask("LISTENER"), index.to_string());
+            } else {
+                assert_eq!(client.ask("LISTENER"), "RENETSIL");
+            }
+        }
+    }
+    let handle = server.handle();
+    until("all have gone", || handle.stats().closed == 20);
+    assert!(server.drain(NEVER).clean());
+}
+
+fn listeners_may_share_a_handler(setup: Setup) {
+    let options = Options::default();
+    let stage = Arc::new(Stage::default());
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&options))
+        .listen::<Stage>(setup.listen(), Arc::clone(&stage))
+        .listen::<Stage>(setup.listen(), Arc::clone(&stage))
+        .build()
+        .expect("the server starts");
+    let mut one = Client::connect(&server.local_addrs()[0]);
+    let mut other = Client::connect(&server.local_addrs()[1]);
+    one.send("WAIT gate");
+    until("it waits", || stage.running("WAIT").now == 1);
+    assert_eq!(other.ask("OPEN gate"), "open");
+    assert_eq!(one.line(), "waited");
+    assert!(server.drain(NEVER).clean());
+}
+
+fn a_peer_is_known(setup: Setup) {
+    let server = setup.serve(Options::default());
+    let client = server.client();
+    let expected = match client.socket() {
+        Socket::Tcp(tcp) => tcp.local_addr().expect("its address").to_string(),
+        Socket::Unix(_) => "unix".to_owned(),
+    };
+    let info = server.handle.connections().remove(0);
+    assert_eq!((info.id, info.peer), (client.id, expected));
+    server.finish();
+}
+
+fn a_crowd_that_connects_at_once_is_let_in(setup: Setup) {
+    let server = setup.serve(Options::default());
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let mut clients = server.clients(2);
+                    clients.iter_mut().for_each(Client::ping);
+                }
+            });
+        }
+    });
+    server.until_all_closed();
+    let stats = server.finish();
+    assert_eq!((stats.opened, stats.refused), (400, 0), "{stats:?}");
+}
+
+fn a_place_that_is_taken_is_refused_and_nothing_is_left_bound(setup: Setup) {
+    let server = setup.serve(Options::default());
+    let taken = match &server.at {
+        LocalAddr::Tcp(at) => Listen::tcp(at.to_string()),
+        LocalAddr::Unix(at) => Listen::unix(at),
+        at => unreachable!("another kind of address: {at}"),
+    };
+    let free = unused_path();
+    let built = Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .listen::<Stage>(Listen::unix(&free), Arc::default())
+        .listen::<Stage>(taken, Arc::default())
+        .build();
+    let error = built.expect_err("somebody listens there");
+    let BuildError::Listen { address, source } = &error else {
+        panic!("another reason: {error}")
+    };
+    assert_eq!(*address, server.at.to_string());
+    assert_eq!(source.kind(), io::ErrorKind::AddrInUse);
+    assert!(!free.exists(), "the listener that could be bound has gone");
+    // The one whose place it is has not noticed.
+    server.client().ping();
+    server.finish();
+}
+
+/// Accepting is nobody's business who could be busy; being greeted is.
+fn who_connects_while_every_thread_is_busy_is_served_in_time(setup: Setup) {
+    let server = setup.serve(Options::pool(patient_group().max_threads(2)));
+    let mut blocker = server.client();
+    blocker.send("BLOCK gate");
+    until("the slot is taken", || {
+        server.stage.running("BLOCK").now == 1
+    });
+    let waiting: Vec<_> = (0..10).map(|_| Socket::connect(&server.at)).collect();
+    until("they have been let in", || server.stats().connections == 11);
+    assert_eq!(server.stage.sessions().opened, 1);
+    server.stage.open("gate");
+    for socket in waiting {
+        Client::over(socket).ping();
+    }
+    server.finish();
+}
+
+// ---- paths ----
+
+fn over_unix(path: &std::path::Path) -> Result<Server, BuildError> {
+    Server::builder()
+        .listen::<Stage>(Listen::unix(path), Arc::default())
+        .build()
+}
+
+#[test]
+fn a_path_that_a_dead_server_left_is_replaced_and_is_removed_at_the_end() {
+    let path = unused_path();
+    drop(UnixListener::bind(&path).expect("a free path"));
+    assert!(path.exists());
+    let server = over_unix(&path).expect("nobody listens there");
+    Client::connect(&server.local_addrs()[0]).ping();
+    assert!(server.drain(NEVER).clean());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_path_that_is_not_a_socket_is_left_alone() {
+    let path = unused_path();
+    fs::write(&path, "precious").expect("a free path");
+    let error = over_unix(&path).expect_err("it is a file").to_string();
+    assert!(error.contains(&*path.to_string_lossy()), "{error}");
+    assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+    fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_path_that_a_successor_has_taken_is_not_removed() {
+    let path = unused_path();
+    let server = over_unix(&path).expect("a free path");
+    fs::remove_file(&path).expect("it is there");
+    let successor = UnixListener::bind(&path).expect("a free path");
+    assert!(server.drain(NEVER).clean());
+    assert!(path.exists());
+    drop(successor);
+    fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_place_that_cannot_be_is_refused_with_its_name() {
+    for place in ["192.0.2.1:1", "127.0.0.1"] {
+        let built = Server::builder()
+            .listen::<Stage>(Listen::tcp(place), Arc::default())
+            .build();
+        let error = built.expect_err("it cannot be bound").to_string();
+        assert!(error.contains(place), "{error}");
+    }
+    let error = over_unix("/nonexistent/folder/socket".as_ref()).expect_err("there is no folder");
+    assert!(error.to_string().contains("/nonexistent/folder/socket"));
+}
+
+#[test]
+fn a_restart_need_not_wait_for_old_connections() {
+    let setup = Setup {
+        test: "a_restart_need_not_wait_for_old_connections",
+        kind: common::Kind::Pool,
+        transport: Transport::Tcp,
+    };
+    let old: Harness = setup.serve(Options::default());
+    let at = old.at.to_string();
+    let client = old.client();
+    // The server closes first, so that its side of the connection is the one that lingers.
+    old.finish();
+    let new = Server::builder()
+        .listen::<Stage>(Listen::tcp(at.trim_start_matches("tcp ")), Arc::default())
+        .build()
+        .expect("the address is free");
+    drop(client);
+    Client::connect(&new.local_addrs()[0]).ping();
+    assert!(new.drain(NEVER).clean());
+}

@@ -1,0 +1,187 @@
+//! Promises about a system that gives no more: no thread, no descriptor. Each in a process of its
+//! own, whose limits it lowers. Nothing is lost, and when there is more again, all goes on.
+
+mod common;
+
+use std::fs::{self, File};
+use std::sync::Arc;
+
+use common::client::{Client, Socket};
+use common::process::{alone, descriptors};
+use common::{Options, Setup, Transport, everywhere, in_the_pool, until};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thread_group_pool::{LocalAddr, PoolConfig, ThreadPerConnectionConfig};
+
+in_the_pool! {
+    a_group_that_gets_no_thread_goes_on_with_those_that_it_has,
+}
+
+everywhere! {
+    without_descriptors_clients_wait_until_there_are_some,
+    without_threads_a_server_does_not_start_or_refuses,
+}
+
+fn set(resource: Resource, current: Option<u64>) {
+    let maximum = getrlimit(resource).maximum;
+    setrlimit(resource, Rlimit { current, maximum }).expect("the soft limit is ours to set");
+}
+
+/// So much address space that no stack of a new thread fits in.
+const STACK: usize = 1 << 30;
+
+/// Forbids new threads: their stacks are larger than what is left of the address space. Everything
+/// else has some room.
+fn forbid_threads() {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib: u64 = size
+        .and_then(|size| size.trim().strip_suffix(" kB"))
+        .and_then(|size| size.parse().ok())
+        .expect("a size in KiB");
+    set(Resource::As, Some(kib * 1024 + STACK as u64 / 2));
+}
+
+fn allow_threads() {
+    set(Resource::As, getrlimit(Resource::As).maximum);
+}
+
+/// One more thread would have been needed for each of the waits; the last to come has to wait, is
+/// served when one of them is over, and all are served when threads can be had again.
+fn a_group_that_gets_no_thread_goes_on_with_those_that_it_has(setup: Setup) {
+    alone(setup.test, || {
+        let pool = PoolConfig::default().groups(1).stack_size(STACK);
+        let server = setup.serve(Options::pool(pool));
+        let mut clients = server.clients(6);
+        let mut other = server.client();
+        clients[0].send("WAIT first");
+        until("one waits", || server.stage.running("WAIT").now == 1);
+        other.ping();
+        forbid_threads();
+        // A thread may be on its way still, or parked.
+        for client in &mut clients[1..] {
+            client.send("WAIT second");
+        }
+        until("a thread was refused", || server.stats().spawn_failures > 0);
+        let waiting = server.stage.running("WAIT").now;
+        assert!(waiting < 6, "{waiting}");
+        other.send("ECHO in the end");
+        server.stage.open("first");
+        assert_eq!(clients[0].line(), "waited");
+        if waiting > 1 {
+            server.stage.open("second");
+        } else {
+            allow_threads();
+            until("threads come again", || {
+                server.stage.running("WAIT").now == 5
+            });
+            server.stage.open("second");
+        }
+        for client in &mut clients[1..] {
+            assert_eq!(client.line(), "waited");
+        }
+        assert_eq!(other.line(), "in the end");
+        allow_threads();
+        // The limit of threads is what it was.
+        for client in &mut clients {
+            client.send("WAIT third");
+        }
+        until("all of them wait", || server.stage.running("WAIT").now == 6);
+        other.ping();
+        server.stage.open("third");
+        for client in &mut clients {
+            assert_eq!(client.line(), "waited");
+        }
+        server.finish();
+    });
+}
+
+fn without_threads_a_server_does_not_start_or_refuses(setup: Setup) {
+    alone(setup.test, || {
+        let options = || Options {
+            pool: PoolConfig::default().groups(2).stack_size(STACK),
+            threads: ThreadPerConnectionConfig::default().stack_size(STACK),
+            ..Options::default()
+        };
+        if setup.is_pool() {
+            forbid_threads();
+            let before = descriptors();
+            let built = setup.build(options(), &Arc::default());
+            let error = built.expect_err("it has no thread").to_string();
+            assert!(error.contains("a thread"), "{error}");
+            assert_eq!(descriptors(), before, "nothing is left open");
+            allow_threads();
+        }
+        let server = setup.serve(options());
+        let mut client = server.client();
+        if !setup.is_pool() {
+            forbid_threads();
+            for n in 1..=3 {
+                assert_eq!(
+                    Client::connect_only(&server.at).rest(),
+                    "refused: no thread is free to serve the connection\n"
+                );
+                let stats = server.stats();
+                assert_eq!((stats.refused, stats.spawn_failures), (n, n), "{stats:?}");
+                client.ping();
+            }
+            allow_threads();
+            server.client().ping();
+        }
+        client.ping();
+        server.finish();
+    });
+}
+
+/// The clients' sockets exist before the last number is taken, and connecting needs none; accepting
+/// does.
+fn without_descriptors_clients_wait_until_there_are_some(setup: Setup) {
+    alone(setup.test, || {
+        let server = setup.serve(Options::default());
+        let mut client = server.client();
+        let sockets: Vec<_> = (0..5).map(|_| unconnected(setup)).collect();
+        set(Resource::Nofile, Some(descriptors() as u64 + 20));
+        let mut fill = Vec::new();
+        while let Ok(file) = File::open("/dev/null") {
+            fill.push(file);
+        }
+        for socket in &sockets {
+            socket.connect(&address(&server.at)).expect("it listens");
+        }
+        until("the acceptor has found out", || {
+            server.stats().accept_errors > 0
+        });
+        for _ in 0..100 {
+            client.ping();
+        }
+        assert_eq!(server.stats().connections, 1);
+        // Some of them get in as soon as there is room for them, and the others when there is more.
+        drop(fill.split_off(fill.len() - 2));
+        until("there is room for two", || server.stats().connections == 3);
+        drop(fill);
+        for socket in sockets {
+            let socket = match setup.transport {
+                Transport::Tcp => Socket::Tcp(socket.into()),
+                Transport::Unix => Socket::Unix(socket.into()),
+            };
+            Client::over(socket).ping();
+        }
+        server.client().ping();
+        assert_eq!(server.finish().refused, 0);
+    });
+}
+
+fn unconnected(setup: Setup) -> socket2::Socket {
+    let domain = match setup.transport {
+        Transport::Tcp => socket2::Domain::IPV4,
+        Transport::Unix => socket2::Domain::UNIX,
+    };
+    socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket")
+}
+
+fn address(at: &LocalAddr) -> socket2::SockAddr {
+    match at {
+        LocalAddr::Tcp(at) => (*at).into(),
+        LocalAddr::Unix(at) => socket2::SockAddr::unix(at).expect("it is short"),
+        at => unreachable!("another kind of address: {at}"),
+    }
+}
