@@ -3,9 +3,11 @@
 //!
 //! Reading and writing have *blocking* semantics, so any synchronous protocol code works on it. The
 //! usual case does not block: the scheduler fills the input buffer before it calls the handler, and
-//! replies are queued and leave in one call at the end of the turn. Whenever an operation really
-//! has to wait, queued output is sent first (the peer may be waiting for just that) and the wait is
-//! reported to the scheduler.
+//! replies are queued and leave in one call at the end of the turn. Whenever a read or a write here
+//! really has to wait, queued output is sent first (the peer may be waiting for just that) and the
+//! wait is reported to the scheduler. A handler that is going to wait for something else, with
+//! replies to earlier pipelined commands still queued, calls `flush` first if they must not wait
+//! with it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -382,7 +384,7 @@ struct Link {
     failed: RefCell<Option<CloseReason>>,
 }
 
-/// A connection; see the [module of handlers](crate::Handler) for when it is seen.
+/// A connection, as [`Handler`](crate::Handler)'s callbacks see it.
 ///
 /// `Read`, `BufRead` and `Write` block where they must, as a std stream does. To parse without
 /// blocking, look at [`buffered`](Conn::buffered) and return
@@ -391,8 +393,10 @@ struct Link {
 ///
 /// **Errors** of reading and writing: `TimedOut` when the peer was silent for
 /// [`read_timeout`](Limits::read_timeout) or took nothing for
-/// [`write_timeout`](Limits::write_timeout), `ConnectionAborted` when the connection was killed,
-/// otherwise what the operating system said; never `WouldBlock` or `Interrupted`. Return them with
+/// [`write_timeout`](Limits::write_timeout), `ConnectionAborted` when it had to wait and the
+/// connection was killed (what needs no waiting still succeeds; see
+/// [`is_cancelled`](Conn::is_cancelled)), otherwise what the operating system said; never
+/// `WouldBlock` or `Interrupted`. Return them with
 /// `?`: the connection is then closed for the true reason.
 #[derive(Debug)]
 pub struct Conn {
@@ -692,13 +696,23 @@ impl Conn {
         }
     }
 
+    /// How much is queued.
+    pub(crate) fn unsent(&mut self) -> usize {
+        match &mut self.buffers {
+            Some(buffers) => buffers.output.get_mut().len(),
+            None => 0,
+        }
+    }
+
     pub(crate) fn queue(&mut self, bytes: &[u8]) {
         let out = self.buffers().output.get_mut();
         out.bytes.extend_from_slice(bytes);
     }
 
     /// The end. What the client has not been sent is lost; what it has sent and nobody read is
-    /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply.
+    /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply. That
+    /// cannot help against what is still on its way: a TCP client that goes on sending after it
+    /// has been told to go may lose the end of its replies.
     pub(crate) fn shut(&mut self) {
         self.link.shared.close();
         self.link.shared.socket.shutdown(Shutdown::Write);
@@ -782,7 +796,8 @@ impl Link {
 
 // ---- both directions ----
 
-/// The reading half of a split [`Conn`].
+/// The reading half of a split [`Conn`]. What [`buffered`](Input::buffered) returned may be kept while
+/// the reply is written to the other half.
 #[derive(Debug)]
 pub struct Input<'a> {
     link: &'a Link,
@@ -791,7 +806,8 @@ pub struct Input<'a> {
     output: &'a RefCell<OutBuf>,
 }
 
-/// The writing half of a split [`Conn`].
+/// The writing half of a split [`Conn`]. What is written is queued, and leaves at the end of the turn,
+/// when there is much of it, or before a read that has to wait.
 #[derive(Debug)]
 pub struct Output<'a> {
     link: &'a Link,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::config::PoolConfig;
+use crate::config::{IO_CHUNK, PoolConfig};
 use crate::conn::{Conn, Filled};
 use crate::handler::{CloseReason, Handler, Next, Priority, Refusal, Step, Woken};
 use crate::os::poller::Registrar;
@@ -60,6 +60,14 @@ pub(crate) trait Connection: Send {
 
     /// Ends a connection that never got a worker, or whose scheduler has ended.
     fn abandon(&mut self, why: CloseReason);
+}
+
+/// Drops what a handler has made, whose destructor may panic as well. What that panics with is
+/// leaked: it could do the same.
+fn discard<T>(made: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(made))) {
+        std::mem::forget(payload);
+    }
 }
 
 impl fmt::Debug for dyn Connection {
@@ -200,6 +208,11 @@ impl<H: Handler> Served<H> {
             if *calls == 1 && self.budget.time != Duration::MAX {
                 begun = Some(Instant::now());
             }
+            // A client that does not take its replies gets no further ones made: they would pile up
+            // to the bound, and then hold the worker.
+            if *calls > 0 && self.conn.unsent() >= IO_CHUNK && !self.flush(place)? {
+                return Ok(End::Flush);
+            }
             *calls += 1;
             self.call()?;
             // What has been pipelined behind a command that was killed is not run.
@@ -231,8 +244,12 @@ impl<H: Handler> Served<H> {
         wait::command_ended();
         match opened {
             Ok(Ok(session)) => self.session = Some(session),
-            Ok(Err(_)) => return Err(CloseReason::OpenFailed),
-            Err(_) => {
+            Ok(Err(error)) => {
+                discard(error);
+                return Err(CloseReason::OpenFailed);
+            }
+            Err(payload) => {
+                discard(payload);
                 self.registry.count_panic();
                 return Err(CloseReason::Panicked);
             }
@@ -347,8 +364,13 @@ impl<H: Handler> Served<H> {
         wait::command_ended();
         let next = match answer {
             Ok(Ok(next)) => next,
-            Ok(Err(error)) => return Err(self.failure(CloseReason::Handler(error.kind()))),
-            Err(_) => {
+            Ok(Err(error)) => {
+                let why = CloseReason::Handler(error.kind());
+                discard(error);
+                return Err(self.failure(why));
+            }
+            Err(payload) => {
+                discard(payload);
                 self.registry.count_panic();
                 return Err(CloseReason::Panicked);
             }
@@ -427,7 +449,9 @@ impl<H: Handler> Served<H> {
             let handler = &self.handler;
             let why = why.clone();
             // The session is dropped in there, or by the unwinding.
-            if catch_unwind(AssertUnwindSafe(|| handler.close(session, why))).is_err() {
+            let closed = catch_unwind(AssertUnwindSafe(|| handler.close(session, why)));
+            if let Err(payload) = closed {
+                discard(payload);
                 self.registry.count_panic();
             }
             wait::command_ended();
@@ -446,9 +470,14 @@ impl<H: Handler> Served<H> {
             None if *why == CloseReason::Draining => {
                 self.handler.refuse(&mut out, &Refusal::Draining);
             }
-            None => self.handler.refuse(&mut out, &Refusal::OpenFailed),
+            None if matches!(why, CloseReason::OpenFailed | CloseReason::Panicked) => {
+                self.handler.refuse(&mut out, &Refusal::OpenFailed);
+            }
+            None => {}
         }));
-        if said.is_err() {
+        wait::command_ended();
+        if let Err(payload) = said {
+            discard(payload);
             self.registry.count_panic();
             return;
         }
