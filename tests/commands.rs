@@ -63,16 +63,17 @@ fn pipelined_commands_are_answered_in_order(setup: Setup) {
     server.finish();
 }
 
-/// Both of the group's threads are blocked while a long pipeline and one other command arrive. When
-/// they go on, the one command does not wait until the pipeline is through.
+/// Both of the group's threads are blocked while a long pipeline arrives for each, and one other
+/// command. When they go on, the one command does not wait until a pipeline is through.
 fn a_long_pipeline_shares_the_group_with_others(setup: Setup) {
     const LENGTH: usize = 20_000;
     let server = setup.serve(Options::pool(two_slots().max_threads(2)));
-    let mut blockers = server.clients(2);
+    let mut busy = server.clients(2);
     let mut other = server.client();
-    blockers[0].send("BLOCK gate");
-    blockers[0].send(&["ECHO x"; LENGTH].join("\n"));
-    blockers[1].send("BLOCK gate");
+    for client in &mut busy {
+        client.send("BLOCK gate");
+        client.send(&["ECHO x"; LENGTH].join("\n"));
+    }
     until("both threads are blocked", || {
         server.stage.running("BLOCK").now == 2
     });
@@ -80,9 +81,11 @@ fn a_long_pipeline_shares_the_group_with_others(setup: Setup) {
     server.stage.open("gate");
     let before: usize = other.line().parse().expect("a number");
     assert!(before < LENGTH / 2, "{before} commands came first");
-    assert_eq!(blockers[0].line(), "blocked");
-    for _ in 0..LENGTH {
-        assert_eq!(blockers[0].line(), "x");
+    for client in &mut busy {
+        assert_eq!(client.line(), "blocked");
+        for _ in 0..LENGTH {
+            assert_eq!(client.line(), "x");
+        }
     }
     server.finish();
 }
