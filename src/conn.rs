@@ -13,7 +13,6 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::config::{IO_CHUNK, Limits};
 use crate::handler::{Class, CloseReason, Priority};
@@ -69,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) state: AtomicU8,
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
+    /// How many commands there were when thread-per-connection's watch looked last.
+    pub(crate) watched: AtomicU64,
     id: ConnId,
     fate: Mutex<Fate>,
     peer: Peer,
@@ -79,6 +80,8 @@ struct Fate {
     /// Over: there is nothing left to kill.
     closed: bool,
     why: Option<CloseReason>,
+    /// Why its input was ended.
+    ended: Option<CloseReason>,
     /// Where it is scheduled, and from the first turn on under which token; before that there is
     /// nothing that a kill would have to wake.
     place: Option<Weak<dyn Place>>,
@@ -98,9 +101,11 @@ impl Shared {
             state: AtomicU8::new(ConnState::New as u8),
             since: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
             fate: Mutex::new(Fate {
                 closed: false,
                 why: None,
+                ended: None,
                 place: None,
                 token: None,
                 writing: false,
@@ -155,18 +160,26 @@ impl Shared {
         true
     }
 
-    /// Ends reading: how an idle connection under thread-per-connection is told of a drain. What
-    /// was received before is still read.
-    pub(crate) fn end_input(&self) {
-        if !self.input_ended.swap(true, Relaxed) {
+    /// Ends reading: how a silent connection under thread-per-connection is told that it is to
+    /// close. What was received before is still read.
+    pub(crate) fn end_input(&self, why: CloseReason) {
+        let mut fate = self.fate.lock();
+        if fate.ended.is_none() && !fate.closed {
+            fate.ended = Some(why);
+            // Before the shutdown: whoever is woken by that must not take it for the client's.
+            self.input_ended.store(true, Relaxed);
             self.socket.shutdown(Shutdown::Read);
         }
     }
 
-    /// Whether the end of input was made by [`end_input`](Self::end_input).
-    pub(crate) fn input_ended(&self) -> bool {
+    /// Why the end of input was made by [`end_input`](Self::end_input), if it was.
+    pub(crate) fn input_ended(&self) -> Option<CloseReason> {
         // Relaxed: whoever sees the end of input has it from the kernel, after the store.
-        self.input_ended.load(Relaxed)
+        if self.input_ended.load(Relaxed) {
+            self.fate.lock().ended.clone()
+        } else {
+            None
+        }
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -183,9 +196,8 @@ impl Shared {
         }
     }
 
-    /// Whether it waits for a command.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.state.load(Relaxed) == ConnState::Idle as u8
+    pub(crate) fn state(&self) -> ConnState {
+        ConnState::from_u8(self.state.load(Relaxed))
     }
 
     /// Kills from now on find nothing.
@@ -550,10 +562,6 @@ impl Conn {
         &self.link.shared.socket
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.link.limits
-    }
-
     pub(crate) fn standing(&self) -> Standing {
         self.standing
     }
@@ -643,29 +651,29 @@ impl Conn {
         self.reading.ask = true;
     }
 
-    /// Reads, blocking for up to `timeout`; thread-per-connection's way to wait for a command.
-    /// `Filled::Nothing` means that the time is over.
-    pub(crate) fn fill_blocking(&mut self, timeout: Duration) -> io::Result<Filled> {
+    /// Reads, blocking until there is something: thread-per-connection's way to wait for a command.
+    /// Nothing but the peer and a shutdown of the socket ends it.
+    pub(crate) fn fill_blocking(&mut self) -> io::Result<Filled> {
         let input = &mut self.buffers.get_or_insert_default().input;
         let room = input.room(self.link.limits.max_input);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
         let size = room.len();
-        let got = self.link.read_blocking(room, timeout)?;
-        Ok(match got {
-            None => Filled::Nothing,
-            Some(0) => {
-                self.reading.at_end = true;
-                self.undrained = false;
-                Filled::End
+        let got = loop {
+            match self.link.shared.socket.read_blocking(room) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                got => break got.map_err(|error| self.link.fail(error))?,
             }
-            Some(bytes) => {
-                input.end += bytes;
-                self.undrained = bytes == size;
-                Filled::Bytes
-            }
-        })
+        };
+        if got == 0 {
+            self.reading.at_end = true;
+            self.undrained = false;
+            return Ok(Filled::End);
+        }
+        input.end += got;
+        self.undrained = got == size;
+        Ok(Filled::Bytes)
     }
 
     /// Sends queued output without blocking. True: all of it has left.
@@ -769,26 +777,6 @@ impl Link {
             }
         }
         Ok(())
-    }
-
-    /// Blocks until there is input; `None` when `timeout` is over, `Some(0)` at the end.
-    ///
-    /// A plain `recv` with the short receive time-out of a thread-per-connection socket comes
-    /// first: it costs nothing beyond the `recv` itself. Only a connection that stays silent pays
-    /// for a `poll`.
-    fn read_blocking(&self, room: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
-        loop {
-            match self.shared.socket.read_blocking(room) {
-                Ok(n) => return Ok(Some(n)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.shared.socket.wait(For::Input, timeout)? {
-                        return Ok(None);
-                    }
-                }
-                Err(error) => return Err(self.fail(error)),
-            }
-        }
     }
 }
 

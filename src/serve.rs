@@ -75,8 +75,8 @@ pub(crate) struct Cause {
     pub(crate) close: Option<CloseReason>,
     /// To look whether the last read stopped short.
     pub(crate) look: bool,
-    /// When, on the server's clock.
-    pub(crate) now: u64,
+    /// When, on the server's clock, if whoever runs it knows.
+    pub(crate) now: Option<u64>,
 }
 
 pub(crate) struct Served<H: Handler> {
@@ -275,8 +275,8 @@ impl<H: Handler> Served<H> {
                         }
                         Ok(())
                     }
-                    // Thread-per-connection is told of a drain by an end of its input.
-                    Ok(Filled::End) if self.conn.shared().input_ended() => Err(why),
+                    // Thread-per-connection is told by an end of its input.
+                    Ok(Filled::End) if self.conn.shared().input_ended().is_some() => Err(why),
                     Ok(Filled::End) => Err(CloseReason::ClientClosed),
                     Ok(Filled::Nothing | Filled::Full) => {
                         if self.unannounced {
@@ -328,6 +328,9 @@ impl<H: Handler> Served<H> {
             return Err(CloseReason::OpenFailed);
         };
         let (handler, conn) = (&self.handler, &mut self.conn);
+        let commands = &conn.shared().commands;
+        // Relaxed, and no `fetch_add`: a statistic with one writer.
+        commands.store(commands.load(Relaxed) + 1, Relaxed);
         let woken = std::mem::take(&mut self.again);
         if !woken {
             self.unshown = false;
@@ -430,7 +433,7 @@ impl<H: Handler> Served<H> {
             wait::command_ended();
         }
         self.conn.shut();
-        self.registry.closed(self.conn.id(), &why);
+        self.registry.closed(self.conn.shared(), &why);
     }
 
     fn last_words(&mut self, why: &CloseReason) {
@@ -463,7 +466,9 @@ impl<H: Handler> Connection for Served<H> {
     fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn {
         let shared = self.conn.shared();
         shared.state.store(ConnState::Running as u8, Relaxed);
-        shared.since.store(cause.now, Relaxed);
+        if let Some(now) = cause.now {
+            shared.since.store(now, Relaxed);
+        }
         let mut calls = 0;
         let end = match self.run(place, cause, &mut calls) {
             Ok(end) => end,
@@ -473,8 +478,6 @@ impl<H: Handler> Connection for Served<H> {
             }
         };
         let shared = self.conn.shared();
-        let commands = shared.commands.load(Relaxed) + u64::from(calls);
-        shared.commands.store(commands, Relaxed);
         let state = match end {
             End::Idle { in_command: false } => ConnState::Idle,
             End::Idle { in_command: true } => ConnState::Reading,
@@ -491,8 +494,6 @@ impl<H: Handler> Connection for Served<H> {
     }
 
     fn wait(&mut self, end: End) -> Cause {
-        let limits = self.conn.limits();
-        let (idle, read) = (limits.idle_timeout, limits.read_timeout);
         let close = match end {
             End::Again | End::Closed => None,
             End::Flush => self
@@ -500,25 +501,19 @@ impl<H: Handler> Connection for Served<H> {
                 .flush_blocking()
                 .err()
                 .map(|_| self.failure(CloseReason::ClientClosed)),
-            End::Idle { in_command } => {
-                let (time, why) = if in_command {
-                    (read, CloseReason::ReadTimeout)
-                } else {
-                    (idle, CloseReason::IdleTimeout)
-                };
-                match self.conn.fill_blocking(time) {
-                    Ok(Filled::Nothing) => Some(why),
-                    Ok(Filled::Full) => Some(CloseReason::InputTooLong),
-                    Ok(Filled::End) if self.conn.shared().input_ended() => {
-                        Some(CloseReason::Draining)
-                    }
-                    Ok(Filled::Bytes | Filled::End) => {
-                        self.unshown = true;
-                        None
-                    }
-                    Err(_) => Some(self.failure(CloseReason::ClientClosed)),
+            End::Idle { .. } => match self.conn.fill_blocking() {
+                Ok(Filled::End) if self.conn.shared().input_ended().is_some() => {
+                    self.conn.shared().input_ended()
                 }
-            }
+                Ok(Filled::Bytes | Filled::End) => {
+                    self.unshown = true;
+                    None
+                }
+                Ok(Filled::Full) => Some(CloseReason::InputTooLong),
+                // A blocking read that finds nothing does not return.
+                Ok(Filled::Nothing) => None,
+                Err(_) => Some(self.failure(CloseReason::ClientClosed)),
+            },
         };
         Cause {
             close,

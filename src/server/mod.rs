@@ -174,14 +174,15 @@ impl ServerBuilder {
 
         let clock = Clock::start();
         let registry = Arc::new(Registry::new(clock));
-        let runner = match self.scheduler {
-            Scheduler::Pool(config) => {
-                Runner::Pool(Pool::start(&config, &self.limits, &registry, clock)?)
-            }
-            Scheduler::ThreadPerConnection(config) => Runner::Thread(Arc::new(
-                ThreadPerConnection::new(config, Arc::clone(&registry)),
-            )),
-        };
+        let runner =
+            match self.scheduler {
+                Scheduler::Pool(config) => {
+                    Runner::Pool(Pool::start(&config, &self.limits, &registry, clock)?)
+                }
+                Scheduler::ThreadPerConnection(config) => Runner::Thread(
+                    ThreadPerConnection::start(config, &self.limits, Arc::clone(&registry))?,
+                ),
+            };
         let handle = ServerHandle(Arc::new(Core {
             registry,
             limits: Arc::new(self.limits),

@@ -42,7 +42,7 @@ impl Task<Registrar> for Box<dyn Connection> {
             ready: wake.ready,
             close: wake.close,
             look: wake.look,
-            now: now.0,
+            now: Some(now.0),
         };
         let turn = self.advance(Place::Poller(registrar, key.to_token()), cause);
         self.conn().give_back(desk);
