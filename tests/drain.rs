@@ -20,6 +20,7 @@ everywhere! {
     the_rest_of_a_command_is_not_waited_for_beyond_the_deadline,
     a_large_reply_is_sent_to_its_end,
     a_reply_that_nobody_reads_does_not_hold_up_the_end_for_ever,
+    a_command_that_always_runs_again_is_killed_at_the_deadline,
     a_handler_that_never_returns_is_reported_and_closed_if_it_does,
     a_client_that_goes_on_sending_does_not_hold_up_the_end,
     nobody_gets_in_while_the_server_drains,
@@ -177,6 +178,22 @@ fn drain_soon(server: &mut Harness) -> DrainReport {
     assert!(report.elapsed >= SOON, "{report}");
     assert!(!report.clean(), "{report}");
     report
+}
+
+/// It is in the middle of something, for ever; between two of its steps it can be ended.
+fn a_command_that_always_runs_again_is_killed_at_the_deadline(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut client = server.client();
+    client.send("AGAIN 18446744073709551615");
+    until("it runs", || server.stage.running("AGAIN").ever == 1);
+    let report = drain_soon(&mut server);
+    assert_eq!(
+        (report.killed, report.abandoned_threads),
+        (1, 0),
+        "{report}"
+    );
+    assert_eq!(client.rest(), KILLED);
+    server.check(&server.stats());
 }
 
 /// When the handler returns at last, its connection and its thread end like any other.
