@@ -20,6 +20,8 @@ everywhere! {
     a_command_as_long_as_the_limit_is_taken_and_a_longer_one_is_not,
     what_the_handler_asked_to_close_is_closed_after_its_last_reply,
     a_last_reply_is_not_overtaken_by_a_reset,
+    a_last_reply_may_be_a_large_one,
+    what_there_is_not_yet_closes_the_connection_and_says_so,
     an_error_of_the_handler_closes_its_connection_only,
 }
 
@@ -63,16 +65,17 @@ fn pipelined_commands_are_answered_in_order(setup: Setup) {
     server.finish();
 }
 
-/// Both of the group's threads are blocked while a long pipeline and one other command arrive. When
-/// they go on, the one command does not wait until the pipeline is through.
+/// Both of the group's threads are blocked while a long pipeline arrives for each, and one other
+/// command. When they go on, the one command does not wait until a pipeline is through.
 fn a_long_pipeline_shares_the_group_with_others(setup: Setup) {
     const LENGTH: usize = 20_000;
     let server = setup.serve(Options::pool(two_slots().max_threads(2)));
-    let mut blockers = server.clients(2);
+    let mut busy = server.clients(2);
     let mut other = server.client();
-    blockers[0].send("BLOCK gate");
-    blockers[0].send(&["ECHO x"; LENGTH].join("\n"));
-    blockers[1].send("BLOCK gate");
+    for client in &mut busy {
+        client.send("BLOCK gate");
+        client.send(&["ECHO x"; LENGTH].join("\n"));
+    }
     until("both threads are blocked", || {
         server.stage.running("BLOCK").now == 2
     });
@@ -80,9 +83,11 @@ fn a_long_pipeline_shares_the_group_with_others(setup: Setup) {
     server.stage.open("gate");
     let before: usize = other.line().parse().expect("a number");
     assert!(before < LENGTH / 2, "{before} commands came first");
-    assert_eq!(blockers[0].line(), "blocked");
-    for _ in 0..LENGTH {
-        assert_eq!(blockers[0].line(), "x");
+    for client in &mut busy {
+        assert_eq!(client.line(), "blocked");
+        for _ in 0..LENGTH {
+            assert_eq!(client.line(), "x");
+        }
     }
     server.finish();
 }
@@ -198,6 +203,39 @@ fn what_the_handler_asked_to_close_is_closed_after_its_last_reply(setup: Setup) 
     assert_eq!(client.rest(), "first\nbye\n");
     server.until_closed_as("handler_closed", 1);
     assert_eq!(server.stage.running("ECHO").ever, 1);
+    server.finish();
+}
+
+fn a_last_reply_may_be_a_large_one(setup: Setup) {
+    const SIZE: usize = 10_000_000;
+    for bound in [Limits::default().output_bound, 2 * SIZE] {
+        let server = setup.serve(Options::limits(Limits::default().output_bound(bound)));
+        let mut client = server.client();
+        client.send(&format!("BIG {SIZE}\nCLOSE"));
+        until("it does not fit", || {
+            server.state(client.id) == Some("writing") || !server.stats().waits.is_empty()
+        });
+        client.read_big(0, SIZE);
+        assert_eq!(client.rest(), "\nbye\n");
+        server.until_closed_as("handler_closed", 1);
+        server.finish();
+    }
+}
+
+/// Refused with the reason, and not ignored.
+fn what_there_is_not_yet_closes_the_connection_and_says_so(setup: Setup) {
+    let server = setup.serve(Options::default());
+    let mut witness = server.client();
+    for (n, what) in ["flush", "park", "detach", "until"].into_iter().enumerate() {
+        let mut client = server.client();
+        client.send(&format!("NEXT {what}"));
+        assert_eq!(
+            client.rest(),
+            format!("farewell: not available yet: Next::{what}\n")
+        );
+        server.until_closed_as("unsupported", n as u64 + 1);
+    }
+    witness.ping();
     server.finish();
 }
 

@@ -74,7 +74,10 @@ fn a_client_that_talks_is_not_idle(setup: Setup) {
     let mut client = server.client();
     let begun = Instant::now();
     // Until someone who says nothing has been closed, and longer.
+    let mut rounds = 0;
     while begun.elapsed() < 8 * SOON || server.closed_as("idle_timeout") == 0 {
+        rounds += 1;
+        assert!(rounds < 1000, "the silent one is still there");
         let asked = Instant::now();
         client.try_to_send(b"ECHO still here\n");
         match client.line_or_end() {

@@ -12,7 +12,7 @@ use std::thread;
 use common::client::{Client, Socket};
 use common::stage::Stage;
 use common::{
-    Harness, NEVER, Options, Setup, Transport, everywhere, in_the_pool, patient_group, until,
+    AMPLE, Harness, Options, Setup, Transport, everywhere, in_the_pool, patient_group, until,
     unused_path,
 };
 use thread_group_pool::{
@@ -76,7 +76,7 @@ fn a_stream_is_served_without_a_listener(setup: Setup) {
         clients.push(client);
     }
     clients.iter_mut().for_each(Client::ping);
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
     for client in &mut clients {
         assert!(client.rest().starts_with("farewell"));
     }
@@ -141,7 +141,7 @@ fn a_stream_over_the_limit_is_given_back(setup: Setup) {
         }
     });
     Client::over(theirs).ping();
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
 }
 
 fn a_stream_that_comes_while_the_server_drains_is_given_back(setup: Setup) {
@@ -161,7 +161,7 @@ fn a_stream_that_comes_while_the_server_drains_is_given_back(setup: Setup) {
     };
     busy.send("WAIT gate");
     until("it waits", || stage.running("WAIT").now == 1);
-    let drain = thread::spawn(move || server.drain(NEVER));
+    let drain = thread::spawn(move || server.drain(AMPLE));
     assert!(idle.rest().starts_with("farewell"));
     for when in ["while it drains", "when it has ended"] {
         let (ours, theirs) = pair(setup);
@@ -192,7 +192,7 @@ fn a_stream_that_was_made_non_blocking_is_served(setup: Setup) {
     client.send("BIG 5000000");
     client.read_big(0, 5_000_000);
     assert_eq!(client.line(), "");
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
 }
 
 /// Another protocol: whatever comes is turned round, byte by byte.
@@ -244,7 +244,7 @@ fn several_listeners_have_different_handlers(setup: Setup) {
     }
     let handle = server.handle();
     until("all have gone", || handle.stats().closed == 20);
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
 }
 
 fn listeners_may_share_a_handler(setup: Setup) {
@@ -262,7 +262,7 @@ fn listeners_may_share_a_handler(setup: Setup) {
     until("it waits", || stage.running("WAIT").now == 1);
     assert_eq!(other.ask("OPEN gate"), "open");
     assert_eq!(one.line(), "waited");
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
 }
 
 fn a_peer_is_known(setup: Setup) {
@@ -352,7 +352,7 @@ fn a_path_that_a_dead_server_left_is_replaced_and_is_removed_at_the_end() {
     assert!(path.exists());
     let server = over_unix(&path).expect("nobody listens there");
     Client::connect(&server.local_addrs()[0]).ping();
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
     assert!(!path.exists());
 }
 
@@ -372,7 +372,7 @@ fn a_path_that_a_successor_has_taken_is_not_removed() {
     let server = over_unix(&path).expect("a free path");
     fs::remove_file(&path).expect("it is there");
     let successor = UnixListener::bind(&path).expect("a free path");
-    assert!(server.drain(NEVER).clean());
+    assert!(server.drain(AMPLE).clean());
     assert!(path.exists());
     drop(successor);
     fs::remove_file(&path).expect("it is there");
@@ -412,5 +412,5 @@ fn a_restart_need_not_wait_for_old_connections() {
         .expect("the address is free");
     drop(client);
     Client::connect(&new.local_addrs()[0]).ping();
-    assert!(new.drain(NEVER).clean());
+    assert!(new.drain(AMPLE).clean());
 }

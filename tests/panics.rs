@@ -12,6 +12,7 @@ use thread_group_pool::{CloseReason, Limits, PoolConfig};
 everywhere! {
     a_panic_in_open_ends_one_connection,
     a_panic_in_a_command_ends_one_connection,
+    a_panic_in_woken_ends_one_connection,
     a_panic_in_a_reported_wait_ends_the_wait,
     a_panic_in_close_ends_there,
     a_panic_in_the_drop_of_a_session_ends_there,
@@ -57,6 +58,15 @@ fn a_panic_in_a_command_ends_one_connection(setup: Setup) {
         client.send("PANIC");
         assert_eq!(client.rest(), "farewell: the handler panicked\n");
         assert_eq!(server.stage.reasons(), [CloseReason::Panicked]);
+    });
+}
+
+fn a_panic_in_woken_ends_one_connection(setup: Setup) {
+    panics(setup, "panicked", |server| {
+        let mut client = server.client();
+        assert_eq!(client.ask("PANIC IN woken"), "will");
+        client.send("AGAIN 1\nECHO never");
+        assert_eq!(client.rest(), "farewell: the handler panicked\n");
     });
 }
 

@@ -33,6 +33,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The most that counts of a wait's single step.
 pub(crate) const PIECE: Duration = Duration::from_millis(100);
 
+/// The deadline of a drain that is not to meet it: a server that hangs does.
+pub(crate) const AMPLE: Duration = PATIENCE.saturating_mul(3);
+
 /// Longer than any test runs: a limit that is not to be met.
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
@@ -284,7 +287,7 @@ impl Harness {
     #[track_caller]
     pub(crate) fn finish(mut self) -> Stats {
         self.stage.open_all();
-        let report = self.take_server().drain(PATIENCE);
+        let report = self.take_server().drain(AMPLE);
         assert!(report.clean(), "{report}");
         let stats = self.stats();
         self.check(&stats);

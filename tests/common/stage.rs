@@ -48,7 +48,8 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `KILL id` | kills a connection | `true` if there was one |
 /// | `PANIC` | panics | |
 /// | `PANIC WAITING` | panics in a reported wait | |
-/// | `PANIC IN callback` | the session's `farewell`, `close` or `drop` will | `will` |
+/// | `PANIC IN callback` | the session's `woken`, `farewell`, `close` or `drop` will | `will` |
+/// | `NEXT what` | returns what there is not yet | |
 /// | `CLOSE` | asks for the close | `bye` |
 /// | `ERR` | fails | |
 #[derive(Debug, Default)]
@@ -256,6 +257,14 @@ impl Stage {
                 session.panics = rest.strip_prefix("IN ").expect("where to panic").to_owned();
                 "will".to_owned()
             }
+            "NEXT" => {
+                return Ok(match rest {
+                    "flush" => Next::flush(),
+                    "park" => Next::park(),
+                    "detach" => Next::detach(),
+                    _ => Next::input().until(Instant::now()),
+                });
+            }
             "CLOSE" => {
                 conn.write_all(b"bye\n")?;
                 return Ok(Next::close());
@@ -370,6 +379,7 @@ impl Handler for Stage {
 
     fn woken(&self, session: &mut Session, conn: &mut Conn, why: Woken) -> io::Result<Next> {
         assert_eq!(why, Woken::Again);
+        session.reaches("woken");
         self.again(session, conn)
     }
 
