@@ -3,6 +3,7 @@
 //! `cargo run --example echo [ADDR]`
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use thread_group_pool::{CloseReason, Conn, Handler, Listen, Next, Server};
 
 struct Echo;
@@ -33,7 +34,9 @@ impl Handler for Echo {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:3310".into());
-    let server = Server::builder().listen(Listen::tcp(addr), Echo).build()?;
+    let server = Server::builder()
+        .listen(Listen::tcp(addr), Arc::new(Echo))
+        .build()?;
     println!("listening on {}; Enter ends it", server.local_addrs()[0]);
     io::stdin().read_line(&mut String::new())?;
     println!("{}", server.drain(std::time::Duration::from_secs(5)));

@@ -3,9 +3,11 @@
 //!
 //! Reading and writing have *blocking* semantics, so any synchronous protocol code works on it. The
 //! usual case does not block: the scheduler fills the input buffer before it calls the handler, and
-//! replies are queued and leave in one call at the end of the turn. Whenever an operation really
-//! has to wait, queued output is sent first (the peer may be waiting for just that) and the wait is
-//! reported to the scheduler.
+//! replies are queued and leave in one call at the end of the turn. Whenever a read or a write here
+//! really has to wait, queued output is sent first (the peer may be waiting for just that) and the
+//! wait is reported to the scheduler. A handler that is going to wait for something else, with
+//! replies to earlier pipelined commands still queued, calls `flush` first if they must not wait
+//! with it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,7 +15,6 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::config::{IO_CHUNK, Limits};
 use crate::handler::{Class, CloseReason, Priority};
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     pub(crate) state: AtomicU8,
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
+    /// How many commands there were when thread-per-connection's watch looked last.
+    pub(crate) watched: AtomicU64,
     id: ConnId,
     fate: Mutex<Fate>,
     peer: Peer,
@@ -79,6 +82,8 @@ struct Fate {
     /// Over: there is nothing left to kill.
     closed: bool,
     why: Option<CloseReason>,
+    /// Why its input was ended.
+    ended: Option<CloseReason>,
     /// Where it is scheduled, and from the first turn on under which token; before that there is
     /// nothing that a kill would have to wake.
     place: Option<Weak<dyn Place>>,
@@ -98,9 +103,11 @@ impl Shared {
             state: AtomicU8::new(ConnState::New as u8),
             since: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
             fate: Mutex::new(Fate {
                 closed: false,
                 why: None,
+                ended: None,
                 place: None,
                 token: None,
                 writing: false,
@@ -155,18 +162,26 @@ impl Shared {
         true
     }
 
-    /// Ends reading: how an idle connection under thread-per-connection is told of a drain. What
-    /// was received before is still read.
-    pub(crate) fn end_input(&self) {
-        if !self.input_ended.swap(true, Relaxed) {
+    /// Ends reading: how a silent connection under thread-per-connection is told that it is to
+    /// close. What was received before is still read.
+    pub(crate) fn end_input(&self, why: CloseReason) {
+        let mut fate = self.fate.lock();
+        if fate.ended.is_none() && !fate.closed {
+            fate.ended = Some(why);
+            // Before the shutdown: whoever is woken by that must not take it for the client's.
+            self.input_ended.store(true, Relaxed);
             self.socket.shutdown(Shutdown::Read);
         }
     }
 
-    /// Whether the end of input was made by [`end_input`](Self::end_input).
-    pub(crate) fn input_ended(&self) -> bool {
+    /// Why the end of input was made by [`end_input`](Self::end_input), if it was.
+    pub(crate) fn input_ended(&self) -> Option<CloseReason> {
         // Relaxed: whoever sees the end of input has it from the kernel, after the store.
-        self.input_ended.load(Relaxed)
+        if self.input_ended.load(Relaxed) {
+            self.fate.lock().ended.clone()
+        } else {
+            None
+        }
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -183,9 +198,8 @@ impl Shared {
         }
     }
 
-    /// Whether it waits for a command.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.state.load(Relaxed) == ConnState::Idle as u8
+    pub(crate) fn state(&self) -> ConnState {
+        ConnState::from_u8(self.state.load(Relaxed))
     }
 
     /// Kills from now on find nothing.
@@ -370,7 +384,7 @@ struct Link {
     failed: RefCell<Option<CloseReason>>,
 }
 
-/// A connection; see the [module of handlers](crate::Handler) for when it is seen.
+/// A connection, as [`Handler`](crate::Handler)'s callbacks see it.
 ///
 /// `Read`, `BufRead` and `Write` block where they must, as a std stream does. To parse without
 /// blocking, look at [`buffered`](Conn::buffered) and return
@@ -379,8 +393,10 @@ struct Link {
 ///
 /// **Errors** of reading and writing: `TimedOut` when the peer was silent for
 /// [`read_timeout`](Limits::read_timeout) or took nothing for
-/// [`write_timeout`](Limits::write_timeout), `ConnectionAborted` when the connection was killed,
-/// otherwise what the operating system said; never `WouldBlock` or `Interrupted`. Return them with
+/// [`write_timeout`](Limits::write_timeout), `ConnectionAborted` when it had to wait and the
+/// connection was killed (what needs no waiting still succeeds; see
+/// [`is_cancelled`](Conn::is_cancelled)), otherwise what the operating system said; never
+/// `WouldBlock` or `Interrupted`. Return them with
 /// `?`: the connection is then closed for the true reason.
 #[derive(Debug)]
 pub struct Conn {
@@ -550,10 +566,6 @@ impl Conn {
         &self.link.shared.socket
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.link.limits
-    }
-
     pub(crate) fn standing(&self) -> Standing {
         self.standing
     }
@@ -643,29 +655,29 @@ impl Conn {
         self.reading.ask = true;
     }
 
-    /// Reads, blocking for up to `timeout`; thread-per-connection's way to wait for a command.
-    /// `Filled::Nothing` means that the time is over.
-    pub(crate) fn fill_blocking(&mut self, timeout: Duration) -> io::Result<Filled> {
+    /// Reads, blocking until there is something: thread-per-connection's way to wait for a command.
+    /// Nothing but the peer and a shutdown of the socket ends it.
+    pub(crate) fn fill_blocking(&mut self) -> io::Result<Filled> {
         let input = &mut self.buffers.get_or_insert_default().input;
         let room = input.room(self.link.limits.max_input);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
         let size = room.len();
-        let got = self.link.read_blocking(room, timeout)?;
-        Ok(match got {
-            None => Filled::Nothing,
-            Some(0) => {
-                self.reading.at_end = true;
-                self.undrained = false;
-                Filled::End
+        let got = loop {
+            match self.link.shared.socket.read_blocking(room) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                got => break got.map_err(|error| self.link.fail(error))?,
             }
-            Some(bytes) => {
-                input.end += bytes;
-                self.undrained = bytes == size;
-                Filled::Bytes
-            }
-        })
+        };
+        if got == 0 {
+            self.reading.at_end = true;
+            self.undrained = false;
+            return Ok(Filled::End);
+        }
+        input.end += got;
+        self.undrained = got == size;
+        Ok(Filled::Bytes)
     }
 
     /// Sends queued output without blocking. True: all of it has left.
@@ -684,13 +696,23 @@ impl Conn {
         }
     }
 
+    /// How much is queued.
+    pub(crate) fn unsent(&mut self) -> usize {
+        match &mut self.buffers {
+            Some(buffers) => buffers.output.get_mut().len(),
+            None => 0,
+        }
+    }
+
     pub(crate) fn queue(&mut self, bytes: &[u8]) {
         let out = self.buffers().output.get_mut();
         out.bytes.extend_from_slice(bytes);
     }
 
     /// The end. What the client has not been sent is lost; what it has sent and nobody read is
-    /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply.
+    /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply. That
+    /// cannot help against what is still on its way: a TCP client that goes on sending after it
+    /// has been told to go may lose the end of its replies.
     pub(crate) fn shut(&mut self) {
         self.link.shared.close();
         self.link.shared.socket.shutdown(Shutdown::Write);
@@ -770,31 +792,12 @@ impl Link {
         }
         Ok(())
     }
-
-    /// Blocks until there is input; `None` when `timeout` is over, `Some(0)` at the end.
-    ///
-    /// A plain `recv` with the short receive time-out of a thread-per-connection socket comes
-    /// first: it costs nothing beyond the `recv` itself. Only a connection that stays silent pays
-    /// for a `poll`.
-    fn read_blocking(&self, room: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
-        loop {
-            match self.shared.socket.read_blocking(room) {
-                Ok(n) => return Ok(Some(n)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.shared.socket.wait(For::Input, timeout)? {
-                        return Ok(None);
-                    }
-                }
-                Err(error) => return Err(self.fail(error)),
-            }
-        }
-    }
 }
 
 // ---- both directions ----
 
-/// The reading half of a split [`Conn`].
+/// The reading half of a split [`Conn`]. What [`buffered`](Input::buffered) returned may be kept while
+/// the reply is written to the other half.
 #[derive(Debug)]
 pub struct Input<'a> {
     link: &'a Link,
@@ -803,7 +806,8 @@ pub struct Input<'a> {
     output: &'a RefCell<OutBuf>,
 }
 
-/// The writing half of a split [`Conn`].
+/// The writing half of a split [`Conn`]. What is written is queued, and leaves at the end of the turn,
+/// when there is much of it, or before a read that has to wait.
 #[derive(Debug)]
 pub struct Output<'a> {
     link: &'a Link,

@@ -91,8 +91,7 @@ impl Error for BuildError {
     }
 }
 
-/// A stream that [`ServerHandle::attach`](crate::ServerHandle::attach) did not take, given back
-/// untouched.
+/// A stream that [`ServerHandle::attach`](crate::ServerHandle::attach) did not take, given back.
 #[derive(Debug)]
 pub struct AttachError {
     /// The stream, still open. What to tell the client is the caller's to decide.

@@ -11,8 +11,10 @@ use crate::conn::Conn;
 /// One handler serves any number of connections, from any number of threads at once; what belongs
 /// to one connection is in its [`Session`](Handler::Session). For one connection the callbacks
 /// never overlap, but **each may run on another thread than the last**, which is why a session must
-/// be `Send`. Engine objects that are bound to a thread (LMDB transactions, some C clients) need
-/// [`Scheduler::ThreadPerConnection`](crate::Scheduler::ThreadPerConnection).
+/// be `Send`. Engine objects that are bound to a thread (LMDB transactions, some C clients) can be
+/// kept in a thread-local, and only under
+/// [`Scheduler::ThreadPerConnection`](crate::Scheduler::ThreadPerConnection), where one thread runs
+/// all callbacks of a connection.
 ///
 /// | callback | thread | may block | locks of this crate held |
 /// |---|---|---|---|
@@ -48,7 +50,8 @@ pub trait Handler: Send + Sync + 'static {
     /// Take **one** command off the front of the buffer, answer it, return [`Next::input`]. If that
     /// left bytes over, the call is repeated at once, within the fairness budget
     /// ([`PoolConfig::turn_commands`](crate::PoolConfig)). If nothing was consumed (half a
-    /// command), it is repeated only when more bytes have arrived; no thread is held meanwhile.
+    /// command), it is repeated only when more bytes have arrived; no thread is held meanwhile, and
+    /// it counts as [`Next::more_input`], which need not be returned for it.
     /// The call is made only with bytes that it has not been shown or once at the end of input, so
     /// a spurious readiness event never reaches it. After the call at the end of input the
     /// connection closes, whatever was returned.
@@ -58,7 +61,9 @@ pub trait Handler: Send + Sync + 'static {
     /// connection already has (killed, timed out) when the error came from [`Conn`] itself.
     fn command(&self, session: &mut Self::Session, conn: &mut Conn) -> io::Result<Next>;
 
-    /// The connection runs again for another reason than input; see [`Woken`].
+    /// The connection runs again for another reason than input; see [`Woken`]. A handler that
+    /// returns [`Next::again`] implements this: the default closes the connection, with
+    /// [`CloseReason::Handler`] of [`io::ErrorKind::Unsupported`].
     ///
     /// # Errors
     /// As [`command`](Handler::command).
@@ -68,14 +73,15 @@ pub trait Handler: Send + Sync + 'static {
         _conn: &mut Conn,
         _why: Woken,
     ) -> io::Result<Next> {
-        Ok(Next::input())
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// The connection has left the scheduler by [`Next::detach`] and is the callee's from now on.
     fn detached(&self, _session: Self::Session, _conn: Conn) {}
 
     /// Last words to a client whose connection is being closed by the server. They are sent if
-    /// they fit into the socket, without blocking. Not called when the client left by itself, when
+    /// they fit into the socket, without blocking, after the replies that are queued: a client that
+    /// has just been answered may find them behind its answer. Not called when the client left by itself, when
     /// the handler asked for the close, or when writing has already failed.
     fn farewell(&self, _session: &mut Self::Session, _out: &mut Vec<u8>, _why: &CloseReason) {}
 
@@ -126,15 +132,17 @@ impl Next {
         Self::of(Step::Input)
     }
 
-    /// Wait for the rest of a command. The read clock runs
+    /// Wait for the rest of a command, of which a part has been consumed. The read clock runs
     /// ([`Limits::read_timeout`](crate::Limits)) instead of the idle clock, and a drain counts the
-    /// command as in flight.
+    /// command as in flight. A part that is still in the buffer makes [`input`](Next::input) do the
+    /// same.
     pub const fn more_input() -> Self {
         Self::of(Step::MoreInput)
     }
 
     /// Run again without waiting for input, after the others in the queue: the next step of long
-    /// work. [`Handler::woken`] is called with [`Woken::Again`].
+    /// work. [`Handler::woken`] is called with [`Woken::Again`]. Nothing is read meanwhile, so a client
+    /// that leaves is noticed when the handler writes, or goes back to [`input`](Next::input).
     pub const fn again() -> Self {
         Self::of(Step::Again)
     }
@@ -176,13 +184,13 @@ impl Next {
 pub enum Woken {
     /// The handler asked for it by [`Next::again`].
     Again,
-    /// All output has left, after [`Next::flush`].
+    /// All output has left, after [`Next::flush`]. Not available yet.
     Flushed,
-    /// Somebody used the connection's `Resume`, after [`Next::park`].
+    /// Somebody resumed the connection, after [`Next::park`]. Not available yet.
     Resumed,
-    /// The time given to [`Next::until`] has come.
+    /// The time given to [`Next::until`] has come. Not available yet.
     Due,
-    /// Somebody called `ConnHandle::poke`.
+    /// Somebody poked the connection. Not available yet.
     Poked,
 }
 

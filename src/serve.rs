@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::config::PoolConfig;
+use crate::config::{IO_CHUNK, PoolConfig};
 use crate::conn::{Conn, Filled};
 use crate::handler::{CloseReason, Handler, Next, Priority, Refusal, Step, Woken};
 use crate::os::poller::Registrar;
@@ -62,6 +62,14 @@ pub(crate) trait Connection: Send {
     fn abandon(&mut self, why: CloseReason);
 }
 
+/// Drops what a handler has made, whose destructor may panic as well. What that panics with is
+/// leaked: it could do the same.
+fn discard<T>(made: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(made))) {
+        std::mem::forget(payload);
+    }
+}
+
 impl fmt::Debug for dyn Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Connection")
@@ -75,8 +83,8 @@ pub(crate) struct Cause {
     pub(crate) close: Option<CloseReason>,
     /// To look whether the last read stopped short.
     pub(crate) look: bool,
-    /// When, on the server's clock.
-    pub(crate) now: u64,
+    /// When, on the server's clock, if whoever runs it knows.
+    pub(crate) now: Option<u64>,
 }
 
 pub(crate) struct Served<H: Handler> {
@@ -200,6 +208,11 @@ impl<H: Handler> Served<H> {
             if *calls == 1 && self.budget.time != Duration::MAX {
                 begun = Some(Instant::now());
             }
+            // A client that does not take its replies gets no further ones made: they would pile up
+            // to the bound, and then hold the worker.
+            if *calls > 0 && self.conn.unsent() >= IO_CHUNK && !self.flush(place)? {
+                return Ok(End::Flush);
+            }
             *calls += 1;
             self.call()?;
             // What has been pipelined behind a command that was killed is not run.
@@ -231,8 +244,12 @@ impl<H: Handler> Served<H> {
         wait::command_ended();
         match opened {
             Ok(Ok(session)) => self.session = Some(session),
-            Ok(Err(_)) => return Err(CloseReason::OpenFailed),
-            Err(_) => {
+            Ok(Err(error)) => {
+                discard(error);
+                return Err(CloseReason::OpenFailed);
+            }
+            Err(payload) => {
+                discard(payload);
                 self.registry.count_panic();
                 return Err(CloseReason::Panicked);
             }
@@ -275,8 +292,8 @@ impl<H: Handler> Served<H> {
                         }
                         Ok(())
                     }
-                    // Thread-per-connection is told of a drain by an end of its input.
-                    Ok(Filled::End) if self.conn.shared().input_ended() => Err(why),
+                    // Thread-per-connection is told by an end of its input.
+                    Ok(Filled::End) if self.conn.shared().input_ended().is_some() => Err(why),
                     Ok(Filled::End) => Err(CloseReason::ClientClosed),
                     Ok(Filled::Nothing | Filled::Full) => {
                         if self.unannounced {
@@ -328,6 +345,9 @@ impl<H: Handler> Served<H> {
             return Err(CloseReason::OpenFailed);
         };
         let (handler, conn) = (&self.handler, &mut self.conn);
+        let commands = &conn.shared().commands;
+        // Relaxed, and no `fetch_add`: a statistic with one writer.
+        commands.store(commands.load(Relaxed) + 1, Relaxed);
         let woken = std::mem::take(&mut self.again);
         if !woken {
             self.unshown = false;
@@ -344,8 +364,13 @@ impl<H: Handler> Served<H> {
         wait::command_ended();
         let next = match answer {
             Ok(Ok(next)) => next,
-            Ok(Err(error)) => return Err(self.failure(CloseReason::Handler(error.kind()))),
-            Err(_) => {
+            Ok(Err(error)) => {
+                let why = CloseReason::Handler(error.kind());
+                discard(error);
+                return Err(self.failure(why));
+            }
+            Err(payload) => {
+                discard(payload);
                 self.registry.count_panic();
                 return Err(CloseReason::Panicked);
             }
@@ -424,13 +449,15 @@ impl<H: Handler> Served<H> {
             let handler = &self.handler;
             let why = why.clone();
             // The session is dropped in there, or by the unwinding.
-            if catch_unwind(AssertUnwindSafe(|| handler.close(session, why))).is_err() {
+            let closed = catch_unwind(AssertUnwindSafe(|| handler.close(session, why)));
+            if let Err(payload) = closed {
+                discard(payload);
                 self.registry.count_panic();
             }
             wait::command_ended();
         }
         self.conn.shut();
-        self.registry.closed(self.conn.id(), &why);
+        self.registry.closed(self.conn.shared(), &why);
     }
 
     fn last_words(&mut self, why: &CloseReason) {
@@ -443,9 +470,14 @@ impl<H: Handler> Served<H> {
             None if *why == CloseReason::Draining => {
                 self.handler.refuse(&mut out, &Refusal::Draining);
             }
-            None => self.handler.refuse(&mut out, &Refusal::OpenFailed),
+            None if matches!(why, CloseReason::OpenFailed | CloseReason::Panicked) => {
+                self.handler.refuse(&mut out, &Refusal::OpenFailed);
+            }
+            None => {}
         }));
-        if said.is_err() {
+        wait::command_ended();
+        if let Err(payload) = said {
+            discard(payload);
             self.registry.count_panic();
             return;
         }
@@ -463,7 +495,9 @@ impl<H: Handler> Connection for Served<H> {
     fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn {
         let shared = self.conn.shared();
         shared.state.store(ConnState::Running as u8, Relaxed);
-        shared.since.store(cause.now, Relaxed);
+        if let Some(now) = cause.now {
+            shared.since.store(now, Relaxed);
+        }
         let mut calls = 0;
         let end = match self.run(place, cause, &mut calls) {
             Ok(end) => end,
@@ -473,8 +507,6 @@ impl<H: Handler> Connection for Served<H> {
             }
         };
         let shared = self.conn.shared();
-        let commands = shared.commands.load(Relaxed) + u64::from(calls);
-        shared.commands.store(commands, Relaxed);
         let state = match end {
             End::Idle { in_command: false } => ConnState::Idle,
             End::Idle { in_command: true } => ConnState::Reading,
@@ -491,8 +523,6 @@ impl<H: Handler> Connection for Served<H> {
     }
 
     fn wait(&mut self, end: End) -> Cause {
-        let limits = self.conn.limits();
-        let (idle, read) = (limits.idle_timeout, limits.read_timeout);
         let close = match end {
             End::Again | End::Closed => None,
             End::Flush => self
@@ -500,25 +530,19 @@ impl<H: Handler> Connection for Served<H> {
                 .flush_blocking()
                 .err()
                 .map(|_| self.failure(CloseReason::ClientClosed)),
-            End::Idle { in_command } => {
-                let (time, why) = if in_command {
-                    (read, CloseReason::ReadTimeout)
-                } else {
-                    (idle, CloseReason::IdleTimeout)
-                };
-                match self.conn.fill_blocking(time) {
-                    Ok(Filled::Nothing) => Some(why),
-                    Ok(Filled::Full) => Some(CloseReason::InputTooLong),
-                    Ok(Filled::End) if self.conn.shared().input_ended() => {
-                        Some(CloseReason::Draining)
-                    }
-                    Ok(Filled::Bytes | Filled::End) => {
-                        self.unshown = true;
-                        None
-                    }
-                    Err(_) => Some(self.failure(CloseReason::ClientClosed)),
+            End::Idle { .. } => match self.conn.fill_blocking() {
+                Ok(Filled::End) if self.conn.shared().input_ended().is_some() => {
+                    self.conn.shared().input_ended()
                 }
-            }
+                Ok(Filled::Bytes | Filled::End) => {
+                    self.unshown = true;
+                    None
+                }
+                Ok(Filled::Full) => Some(CloseReason::InputTooLong),
+                // A blocking read that finds nothing does not return.
+                Ok(Filled::Nothing) => None,
+                Err(_) => Some(self.failure(CloseReason::ClientClosed)),
+            },
         };
         Cause {
             close,

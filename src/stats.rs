@@ -104,9 +104,10 @@ pub struct ConnInfo {
     pub id: ConnId,
     /// Who is at the other end.
     pub peer: String,
-    /// "login", "idle" or "running". A queued connection is shown as what it was before.
+    /// "new", "idle" (between commands), "reading" (in the middle of one), "running" (in a wait too),
+    /// "writing" (to a slow reader). A queued connection is shown as what it was before.
     pub state: &'static str,
-    /// How long it has been in that state.
+    /// Since its last command began; under thread-per-connection to within a second.
     pub since: Duration,
     /// Calls of the handler so far.
     pub commands: u64,

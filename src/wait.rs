@@ -11,6 +11,10 @@
 //! # assert_eq!(answer, Ok(1));
 //! ```
 //!
+//! The thread that takes the slot is a parked one, or else a new one; new ones are created one after
+//! the other, each within a tenth of a millisecond or so. A hundred commands that all start to wait at
+//! once therefore need some ten milliseconds until a thread is left for the next one.
+//!
 //! | question | answer |
 //! |---|---|
 //! | which thread | the one that runs the command; on any other it does nothing and costs a look at a thread-local |

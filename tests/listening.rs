@@ -61,7 +61,7 @@ fn deaf(setup: Setup, options: Options) -> (Server, Arc<Stage>) {
         .build()
         .expect("the server starts");
     assert!(server.local_addrs().is_empty());
-    (server, Arc::default())
+    (server, Arc::<Stage>::default())
 }
 
 fn a_stream_is_served_without_a_listener(setup: Setup) {
@@ -224,10 +224,10 @@ fn several_listeners_have_different_handlers(setup: Setup) {
     let stage = Arc::new(Stage::default());
     let server = Server::builder()
         .scheduler(setup.scheduler(&options))
-        .listen::<Stage>(setup.listen(), Arc::clone(&stage))
-        .listen::<Reverse>(setup.listen(), Reverse)
-        .listen::<Stage>(Listen::tcp("127.0.0.1:0"), Arc::clone(&stage))
-        .listen::<Reverse>(Listen::unix(unused_path()), Reverse)
+        .listen(setup.listen(), Arc::clone(&stage))
+        .listen(setup.listen(), Arc::new(Reverse))
+        .listen(Listen::tcp("127.0.0.1:0"), Arc::clone(&stage))
+        .listen(Listen::unix(unused_path()), Arc::new(Reverse))
         .build()
         .expect("the server starts");
     let addrs = server.local_addrs().to_vec();
@@ -252,8 +252,8 @@ fn listeners_may_share_a_handler(setup: Setup) {
     let stage = Arc::new(Stage::default());
     let server = Server::builder()
         .scheduler(setup.scheduler(&options))
-        .listen::<Stage>(setup.listen(), Arc::clone(&stage))
-        .listen::<Stage>(setup.listen(), Arc::clone(&stage))
+        .listen(setup.listen(), Arc::clone(&stage))
+        .listen(setup.listen(), Arc::clone(&stage))
         .build()
         .expect("the server starts");
     let mut one = Client::connect(&server.local_addrs()[0]);
@@ -304,8 +304,8 @@ fn a_place_that_is_taken_is_refused_and_nothing_is_left_bound(setup: Setup) {
     let free = unused_path();
     let built = Server::builder()
         .scheduler(setup.scheduler(&Options::default()))
-        .listen::<Stage>(Listen::unix(&free), Arc::default())
-        .listen::<Stage>(taken, Arc::default())
+        .listen(Listen::unix(&free), Arc::<Stage>::default())
+        .listen(taken, Arc::<Stage>::default())
         .build();
     let error = built.expect_err("somebody listens there");
     let BuildError::Listen { address, source } = &error else {
@@ -341,7 +341,7 @@ fn who_connects_while_every_thread_is_busy_is_served_in_time(setup: Setup) {
 
 fn over_unix(path: &std::path::Path) -> Result<Server, BuildError> {
     Server::builder()
-        .listen::<Stage>(Listen::unix(path), Arc::default())
+        .listen(Listen::unix(path), Arc::<Stage>::default())
         .build()
 }
 
@@ -382,7 +382,7 @@ fn a_path_that_a_successor_has_taken_is_not_removed() {
 fn a_place_that_cannot_be_is_refused_with_its_name() {
     for place in ["192.0.2.1:1", "127.0.0.1"] {
         let built = Server::builder()
-            .listen::<Stage>(Listen::tcp(place), Arc::default())
+            .listen(Listen::tcp(place), Arc::<Stage>::default())
             .build();
         let error = built.expect_err("it cannot be bound").to_string();
         assert!(error.contains(place), "{error}");
@@ -404,7 +404,10 @@ fn a_restart_need_not_wait_for_old_connections() {
     // The server closes first, so that its side of the connection is the one that lingers.
     old.finish();
     let new = Server::builder()
-        .listen::<Stage>(Listen::tcp(at.trim_start_matches("tcp ")), Arc::default())
+        .listen(
+            Listen::tcp(at.trim_start_matches("tcp ")),
+            Arc::<Stage>::default(),
+        )
         .build()
         .expect("the address is free");
     drop(client);

@@ -128,11 +128,27 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds a listener, whose connections `handler` serves. Several listeners may share a handler
-    /// (give each an `Arc` of it) or have different ones. A server without any serves what is given
-    /// to [`ServerHandle::attach`].
-    pub fn listen<H: Handler>(mut self, at: Listen, handler: impl Into<Arc<H>>) -> Self {
-        let handler = handler.into();
+    /// Adds a listener, whose connections `handler` serves. Several listeners may have different
+    /// handlers or share one. A server without any listener serves what is given to
+    /// [`ServerHandle::attach`].
+    ///
+    /// ```no_run
+    /// # use std::{io, sync::Arc};
+    /// # use thread_group_pool::{Conn, Handler, Listen, Next, Server};
+    /// # struct Kv;
+    /// # impl Handler for Kv {
+    /// #     type Session = ();
+    /// #     fn open(&self, _: &mut Conn) -> io::Result<()> { Ok(()) }
+    /// #     fn command(&self, _: &mut (), _: &mut Conn) -> io::Result<Next> { Ok(Next::close()) }
+    /// # }
+    /// let kv = Arc::new(Kv);
+    /// let server = Server::builder()
+    ///     .listen(Listen::tcp("127.0.0.1:6400"), kv.clone())
+    ///     .listen(Listen::unix("/run/kv.sock"), kv)
+    ///     .build()?;
+    /// # Ok::<_, thread_group_pool::BuildError>(())
+    /// ```
+    pub fn listen<H: Handler>(mut self, at: Listen, handler: Arc<H>) -> Self {
         let admit: Admit = Box::new(move |server, index| {
             Box::new(move |stream| server.accept(stream, &handler, index))
         });
@@ -174,14 +190,15 @@ impl ServerBuilder {
 
         let clock = Clock::start();
         let registry = Arc::new(Registry::new(clock));
-        let runner = match self.scheduler {
-            Scheduler::Pool(config) => {
-                Runner::Pool(Pool::start(&config, &self.limits, &registry, clock)?)
-            }
-            Scheduler::ThreadPerConnection(config) => Runner::Thread(Arc::new(
-                ThreadPerConnection::new(config, Arc::clone(&registry)),
-            )),
-        };
+        let runner =
+            match self.scheduler {
+                Scheduler::Pool(config) => {
+                    Runner::Pool(Pool::start(&config, &self.limits, &registry, clock)?)
+                }
+                Scheduler::ThreadPerConnection(config) => Runner::Thread(
+                    ThreadPerConnection::start(config, &self.limits, Arc::clone(&registry))?,
+                ),
+            };
         let handle = ServerHandle(Arc::new(Core {
             registry,
             limits: Arc::new(self.limits),
@@ -309,9 +326,10 @@ impl Server {
     ///
     /// First it stops accepting and closes the idle connections; what they had sent is answered
     /// before. Running commands, and those whose first half has arrived, may finish until
-    /// `deadline` has passed; then what is left is killed, and after one more second abandoned. Every
-    /// thread is joined that is not reported as abandoned. No handler can delay this call beyond
-    /// `deadline` and two seconds.
+    /// `deadline` has passed; then what is left is killed, and after one more second abandoned. Then
+    /// every thread is joined that ends within one more second; the others are reported. No handler
+    /// can delay this call beyond `deadline` and three seconds; a `refuse` that blocks, against its
+    /// contract, or the destructor of a thread-local can.
     pub fn drain(mut self, deadline: Duration) -> DrainReport {
         self.end(deadline)
     }
@@ -339,7 +357,7 @@ impl Server {
             }
             core.registry.wait_empty(Instant::now() + Self::KILL_GRACE);
         }
-        let join_by = Instant::now() + Self::KILL_GRACE;
+        let join_by = finish_by.max(Instant::now()) + Self::KILL_GRACE;
         report.abandoned_threads = match &core.runner {
             Runner::Pool(pool) => {
                 pool.stop();
@@ -376,14 +394,15 @@ pub struct DrainReport {
     pub killed: usize,
     /// Connections whose handler did not return even then.
     pub abandoned: Vec<ConnId>,
-    /// Their threads, which go on until the handler returns.
+    /// Threads that had not ended: those of abandoned connections, which go on until the handler
+    /// returns.
     pub abandoned_threads: usize,
     /// How long it took.
     pub elapsed: Duration,
 }
 
 impl DrainReport {
-    /// Whether every connection finished in time.
+    /// Whether every connection finished in time and every thread was joined.
     pub fn clean(&self) -> bool {
         self.killed == 0 && self.abandoned.is_empty() && self.abandoned_threads == 0
     }
@@ -393,7 +412,7 @@ impl fmt::Display for DrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "drained in {:?}: {} finished, {} killed, {} abandoned on {} threads",
+            "drained in {:?}: {} finished, {} killed, {} abandoned; {} threads left",
             self.elapsed,
             self.finished,
             self.killed,
@@ -443,8 +462,8 @@ impl ServerHandle {
     /// Serves a stream that the caller has accepted by itself.
     ///
     /// # Errors
-    /// The stream comes back, untouched, when the server is at its connection limit, draining, or
-    /// without a thread for it.
+    /// The stream comes back when the server is at its connection limit, draining, or without a
+    /// thread for it; in the last case, and in a race for the last place, made blocking.
     pub fn attach<H: Handler>(
         &self,
         stream: impl Into<Stream>,
@@ -476,6 +495,18 @@ impl ServerHandle {
         listener: usize,
     ) -> Result<ConnId, AttachError> {
         let core = &self.0;
+        let limit = core.limits.max_connections;
+        // Before the stream is touched; `admit` looks again.
+        let why = if core.draining.load(Relaxed) {
+            Some(Refusal::Draining)
+        } else if core.registry.len() >= limit {
+            Some(Refusal::TooManyConnections { limit })
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(AttachError { stream, why });
+        }
         let socket = match Socket::new(stream) {
             Ok(socket) => socket,
             Err((stream, _)) => {
@@ -483,12 +514,9 @@ impl ServerHandle {
                 return Err(AttachError { stream, why });
             }
         };
-        if core.draining.load(Relaxed) {
-            return Err(given_back(socket, Refusal::Draining));
-        }
         let shared = core
             .registry
-            .admit(core.limits.max_connections, socket)
+            .admit(limit, socket)
             .map_err(|(socket, why)| given_back(socket, why))?;
         let conn = Conn::new(
             Arc::clone(&shared),

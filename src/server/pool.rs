@@ -42,7 +42,7 @@ impl Task<Registrar> for Box<dyn Connection> {
             ready: wake.ready,
             close: wake.close,
             look: wake.look,
-            now: now.0,
+            now: Some(now.0),
         };
         let turn = self.advance(Place::Poller(registrar, key.to_token()), cause);
         self.conn().give_back(desk);
@@ -109,6 +109,8 @@ impl port::Threads for Workers {
         })
     }
 }
+
+const CLOSE_STACK: usize = 2 * 1024 * 1024;
 
 /// The running pool.
 #[derive(Debug)]
@@ -229,15 +231,20 @@ impl Pool {
         }
     }
 
-    /// Joins the workers. Returns how many had not ended when the time was over.
+    /// Closes the connections that no worker came for, on a thread of their own, and joins all
+    /// threads. Returns how many had not ended when the time was over.
     pub(crate) fn join(&self, deadline: Instant) -> usize {
-        let left = self.threads.join_all(deadline);
-        for group in &self.groups {
-            for mut served in group.leftovers() {
-                served.abandon(CloseReason::Killed);
-            }
+        let left: Vec<_> = self.groups.iter().flat_map(|g| g.leftovers()).collect();
+        if !left.is_empty() {
+            let close = move || {
+                for mut served in left {
+                    served.abandon(CloseReason::Killed);
+                }
+            };
+            // Without a thread they are dropped: their sockets close, and nobody is told.
+            let _ = self.threads.spawn("tgp-close".into(), CLOSE_STACK, close);
         }
-        left
+        self.threads.join_all(deadline)
     }
 
     pub(crate) fn threads(&self) -> &Threads {

@@ -24,13 +24,23 @@ pub(crate) enum ConnState {
 }
 
 impl ConnState {
-    fn name(state: u8) -> &'static str {
+    pub(crate) fn from_u8(state: u8) -> Self {
         match state {
-            1 => "idle",
-            2 => "reading",
-            3 => "running",
-            4 => "writing",
-            _ => "new",
+            1 => Self::Idle,
+            2 => Self::Reading,
+            3 => Self::Running,
+            4 => Self::Writing,
+            _ => Self::New,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Idle => "idle",
+            Self::Reading => "reading",
+            Self::Running => "running",
+            Self::Writing => "writing",
         }
     }
 }
@@ -50,6 +60,7 @@ pub(crate) struct Registry {
     panics: AtomicU64,
     lost_edges: AtomicU64,
     accept_errors: AtomicU64,
+    /// Those of connections that have ended.
     commands: AtomicU64,
 }
 
@@ -100,9 +111,11 @@ impl Registry {
         self.remove(id);
     }
 
-    pub(crate) fn closed(&self, id: ConnId, why: &CloseReason) {
+    pub(crate) fn closed(&self, shared: &Shared, why: &CloseReason) {
         self.closes[why.index()].fetch_add(1, Relaxed);
-        self.remove(id);
+        let commands = shared.commands.load(Relaxed);
+        self.commands.fetch_add(commands, Relaxed);
+        self.remove(shared.id());
     }
 
     fn remove(&self, id: ConnId) {
@@ -149,7 +162,7 @@ impl Registry {
             .map(|shared| ConnInfo {
                 id: shared.id(),
                 peer: shared.peer().to_string(),
-                state: ConnState::name(shared.state.load(Relaxed)),
+                state: shared.state().name(),
                 since: Duration::from_nanos(now.saturating_sub(shared.since.load(Relaxed))),
                 commands: shared.commands.load(Relaxed),
             })
@@ -176,11 +189,6 @@ impl Registry {
         self.waits[kind.index()].fetch_add(1, Relaxed);
     }
 
-    /// Commands of a connection whose scheduler does not count them by itself.
-    pub(crate) fn count_commands(&self, n: u64) {
-        self.commands.fetch_add(n, Relaxed);
-    }
-
     pub(crate) fn stats(&self) -> Stats {
         let nonzero = |counter: &AtomicU64| Some(counter.load(Relaxed)).filter(|n| *n > 0);
         let closes: Vec<_> = CloseReason::NAMES
@@ -188,12 +196,18 @@ impl Registry {
             .zip(&self.closes)
             .filter_map(|(name, counter)| Some((*name, nonzero(counter)?)))
             .collect();
+        let running: u64 = self
+            .live
+            .lock()
+            .values()
+            .map(|shared| shared.commands.load(Relaxed))
+            .sum();
         Stats {
             closed: closes.iter().map(|(_, n)| n).sum(),
             opened: self.opened.load(Relaxed),
             refused: self.refused.load(Relaxed),
             connections: self.len(),
-            commands: self.commands.load(Relaxed),
+            commands: self.commands.load(Relaxed) + running,
             panics: self.panics.load(Relaxed),
             lost_edges: self.lost_edges.load(Relaxed),
             accept_errors: self.accept_errors.load(Relaxed),

@@ -3,31 +3,37 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::registry::Registry;
+use super::registry::{ConnState, Registry};
 use super::threads::Threads;
-use crate::config::ThreadPerConnectionConfig;
-use crate::conn::{Conn, Desk};
+use crate::config::{Limits, ThreadPerConnectionConfig};
+use crate::conn::Desk;
+use crate::error::BuildError;
 use crate::handler::CloseReason;
 use crate::sched::End;
 use crate::serve::{Cause, Connection, Place};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
 
-/// A silent client's first stretch is waited for in `recv` itself, which costs nothing beyond the
-/// call; only then is a `poll` worth its price.
-const RECEIVE_TIMEOUT: Duration = Duration::from_millis(200);
+const WATCH_STACK: usize = 256 * 1024;
 
 /// The running scheduler.
 #[derive(Debug)]
 pub(crate) struct ThreadPerConnection {
     config: ThreadPerConnectionConfig,
     threads: Arc<Threads>,
+    /// Apart from those that run connections, and that are counted.
+    watch_thread: Arc<Threads>,
     registry: Arc<Registry>,
     cache: Mutex<Cache>,
     /// Cached threads sleep here.
     bed: Condvar,
+    /// The watch sleeps here.
+    watch_bed: Condvar,
+    idle_timeout: Duration,
+    read_timeout: Duration,
 }
 
 #[derive(Default)]
@@ -39,6 +45,13 @@ struct Cache {
     idle: usize,
     threads: usize,
     stopping: bool,
+}
+
+impl Cache {
+    /// Whether there is no connection.
+    fn is_quiet(&self) -> bool {
+        self.threads == self.idle && self.waiting.is_empty()
+    }
 }
 
 impl std::fmt::Debug for Cache {
@@ -65,14 +78,30 @@ impl wait::Place for Counting {
 }
 
 impl ThreadPerConnection {
-    pub(crate) fn new(config: ThreadPerConnectionConfig, registry: Arc<Registry>) -> Self {
-        Self {
+    pub(crate) fn start(
+        config: ThreadPerConnectionConfig,
+        limits: &Limits,
+        registry: Arc<Registry>,
+    ) -> Result<Arc<Self>, BuildError> {
+        let this = Arc::new(Self {
             config,
             threads: Arc::default(),
+            watch_thread: Arc::default(),
             registry,
             cache: Mutex::default(),
             bed: Condvar::default(),
-        }
+            watch_bed: Condvar::default(),
+            idle_timeout: limits.idle_timeout,
+            read_timeout: limits.read_timeout,
+        });
+        let watch = Arc::clone(&this);
+        this.watch_thread
+            .spawn("tgp-watch".into(), WATCH_STACK, move || watch.watch())
+            .map_err(|source| BuildError::Resources {
+                what: "a thread",
+                source,
+            })?;
+        Ok(this)
     }
 
     /// Gives a connection a thread, a cached one if there is; given back when there is none to be
@@ -91,6 +120,9 @@ impl ThreadPerConnection {
         }
         let number = cache.next;
         cache.next += 1;
+        if cache.is_quiet() {
+            self.watch_bed.notify_one();
+        }
         cache.waiting.push_back((number, served));
         if cached {
             drop(cache);
@@ -155,17 +187,17 @@ impl ThreadPerConnection {
     }
 
     /// A connection's life.
+    ///
+    /// A turn costs what a loop written by hand costs: a blocking `recv` without a time-out, and no
+    /// look at the clock. Deadlines are the [`watch`](Self::watch)'s.
     fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
-        let conn: &mut Conn = served.conn();
-        conn.borrow(desk);
-        if let Err(error) = conn.socket().set_read_timeout(RECEIVE_TIMEOUT) {
-            return served.abandon(CloseReason::Io(error.kind()));
-        }
-        let mut cause = Cause::default();
+        served.conn().borrow(desk);
+        let mut cause = Cause {
+            now: Some(self.registry.now()),
+            ..Cause::default()
+        };
         loop {
-            cause.now = self.registry.now();
             let turn = served.advance(Place::Thread, cause);
-            self.registry.count_commands(u64::from(turn.calls));
             if turn.end == End::Closed {
                 break;
             }
@@ -174,12 +206,54 @@ impl ThreadPerConnection {
         served.conn().give_back(desk);
     }
 
+    /// The life of the thread that closes connections which are silent for too long. It looks at
+    /// all of them, some times in a timeout, and not at all while there are none.
+    pub(crate) fn watch(&self) {
+        let period = self.idle_timeout.min(self.read_timeout) / 8;
+        let period = period.clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let mut cache = self.cache.lock();
+        while !cache.stopping {
+            if cache.is_quiet() {
+                self.watch_bed.wait(&mut cache);
+                continue;
+            }
+            self.watch_bed.wait_for(&mut cache, period);
+            drop(cache);
+            self.look();
+            cache = self.cache.lock();
+        }
+    }
+
+    fn look(&self) {
+        let now = self.registry.now();
+        // Relaxed, all of it: statistics of the connection's thread, and our own notes beside them.
+        // One that is read too early is read again at the next look.
+        for shared in self.registry.all() {
+            let commands = shared.commands.load(Relaxed);
+            if shared.watched.swap(commands, Relaxed) != commands {
+                // It has run since the last look: that is when its silence may have begun.
+                shared.since.store(now, Relaxed);
+                continue;
+            }
+            let silent = Duration::from_nanos(now.saturating_sub(shared.since.load(Relaxed)));
+            match shared.state() {
+                ConnState::Idle if silent >= self.idle_timeout => {
+                    shared.end_input(CloseReason::IdleTimeout);
+                }
+                ConnState::Reading if silent >= self.read_timeout => {
+                    shared.end_input(CloseReason::ReadTimeout);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Tells connections that are idle between two commands that no more will be read from them.
     /// Called again and again during a drain: each other one is found idle some time.
     pub(crate) fn drain(&self) {
         for shared in self.registry.all() {
-            if shared.is_idle() {
-                shared.end_input();
+            if shared.state() == ConnState::Idle {
+                shared.end_input(CloseReason::Draining);
             }
         }
     }
@@ -191,12 +265,14 @@ impl ThreadPerConnection {
         let left = std::mem::take(&mut cache.waiting);
         drop(cache);
         self.bed.notify_all();
+        self.watch_bed.notify_all();
         for (_, mut served) in left {
             served.abandon(CloseReason::Draining);
         }
     }
 
     pub(crate) fn join(&self, deadline: Instant) -> usize {
+        self.watch_thread.join_all(deadline);
         self.threads.join_all(deadline)
     }
 

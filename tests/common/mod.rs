@@ -169,7 +169,7 @@ impl Setup {
         Server::builder()
             .scheduler(self.scheduler(&options))
             .limits(options.limits)
-            .listen::<Stage>(self.listen(), Arc::clone(stage))
+            .listen(self.listen(), Arc::clone(stage))
             .build()
     }
 

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::{self, ExitCode};
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
@@ -28,7 +29,7 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
     // Before the first line of output: whoever has read that may send a signal.
     let stop = stop_signal()?;
 
-    let handler = SqlishHandler::new(Engine::new(options.engine()));
+    let handler = Arc::new(SqlishHandler::new(Engine::new(options.engine())));
     let mut builder = Server::builder()
         .scheduler(scheduler)
         .limits(options.limits());
@@ -39,7 +40,7 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
             Some(backlog) => listen.backlog(backlog),
             None => listen,
         };
-        builder = builder.listen(listen, handler.clone());
+        builder = builder.listen(listen, Arc::clone(&handler));
     }
     let server = builder.build()?;
     for address in server.local_addrs() {
@@ -49,7 +50,8 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
 
     stop.recv()?;
     let report = server.drain(options.drain_timeout);
-    println!("{report}");
+    // Whoever read it may have gone; that is no failure of the drain.
+    let _ = writeln!(io::stdout(), "{report}");
     Ok(if report.clean() {
         ExitCode::SUCCESS
     } else {

@@ -99,9 +99,12 @@ fn is_stale(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Ok(false);
     }
-    match UnixStream::connect(path) {
+    // Not blocking: somebody may listen there whose backlog is full.
+    let probe = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
+    probe.set_nonblocking(true)?;
+    match probe.connect(&SockAddr::unix(path)?) {
         Err(error) => Ok(error.kind() == io::ErrorKind::ConnectionRefused),
-        Ok(_) => Ok(false),
+        Ok(()) => Ok(false),
     }
 }
 

@@ -98,7 +98,7 @@ impl Socket {
         }
     }
 
-    /// Reads, blocking for at most the receive time-out; then the error is `WouldBlock`.
+    /// Reads, blocking until there is something or the socket is shut down.
     pub(crate) fn read_blocking(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (_, bytes) = recv(self, buffer, RecvFlags::empty())?;
         Ok(bytes)
@@ -130,13 +130,6 @@ impl Socket {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-        }
-    }
-
-    pub(crate) fn set_read_timeout(&self, time: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.set_read_timeout(Some(time)),
-            Self::Unix(unix) => unix.set_read_timeout(Some(time)),
         }
     }
 

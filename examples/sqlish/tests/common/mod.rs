@@ -52,8 +52,11 @@ impl Site {
         let server = Server::builder()
             .scheduler(scheduler)
             .limits(limits)
-            .listen(Listen::tcp("127.0.0.1:0"), handler.clone())
-            .listen(Listen::unix(&path), handler)
+            .listen(
+                Listen::tcp("127.0.0.1:0"),
+                std::sync::Arc::new(handler.clone()),
+            )
+            .listen(Listen::unix(&path), std::sync::Arc::new(handler))
             .build()
             .expect("the server starts");
         Self { kind, server, path }

@@ -23,7 +23,10 @@ pub(super) fn start(spec: &Spec, engine: Arc<Engine>) -> Result<(Endpoint, Serve
     };
     let server = Server::builder()
         .scheduler(scheduler)
-        .listen(listen.backlog(BACKLOG), SqlishHandler::new(engine))
+        .listen(
+            listen.backlog(BACKLOG),
+            Arc::new(SqlishHandler::new(engine)),
+        )
         .build()
         .map_err(Error::usage)?;
     let endpoint = match server.local_addrs().first() {
