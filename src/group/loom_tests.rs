@@ -286,7 +286,7 @@ fn attach(group: &TestGroup, turn: impl FnMut(Key, &Wake) -> End + Send + 'stati
 #[test]
 fn every_attached_connection_runs_once_while_workers_go_to_sleep() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("attach, attach | worker | worker", 3, move || {
+        model("attach, attach | worker | worker", 2, move || {
             let group = group(fresh, &Arc::default());
             let ran = [Count::default(), Count::default()];
             let workers = start(&group, 2);
@@ -350,8 +350,8 @@ fn reader(group: &Arc<TestGroup>, seen: &Count) -> (Key, impl Fn(Key, &TestGroup
 
 #[test]
 fn input_that_comes_while_its_connection_runs_is_not_lost() {
-    for (fresh, workers) in [(Fresh::Always, 1), (Fresh::Not, 2)] {
-        model("input, input | worker..", 3, move || {
+    for (fresh, workers, preemptions) in [(Fresh::Always, 1, 3), (Fresh::Not, 2, 2)] {
+        model("input, input | worker..", preemptions, move || {
             let group = group(fresh, &Arc::default());
             let seen = Count::default();
             let workers = start(&group, workers);
@@ -368,7 +368,7 @@ fn input_that_comes_while_its_connection_runs_is_not_lost() {
 fn a_command_that_waits_leaves_nobodys_input_unseen() {
     // The first connection waits for the second one's input. No time passes, so only what the wait
     // itself calls can help.
-    model("input, input | worker | worker, waiting", 3, || {
+    model("input, input | worker | worker, waiting", 2, || {
         let group = group(Fresh::Always, &Arc::default());
         let seen = Count::default();
         let workers = start(&group, 2);
@@ -428,7 +428,7 @@ fn a_killed_connection_is_closed_once_whatever_it_does() {
 
 #[test]
 fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
-    model("input, drain | attach | worker", 3, || {
+    model("input, drain | attach | worker", 2, || {
         let group = group(Fresh::Always, &Arc::default());
         let closed = Count::default();
         let workers = start(&group, 1);
@@ -458,7 +458,7 @@ fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
 #[test]
 fn a_stop_sends_everybody_home_and_loses_no_connection() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("stop | attach, input | worker | worker", 3, move || {
+        model("stop | attach, input | worker | worker", 2, move || {
             let group = group(fresh, &Arc::default());
             let workers = start(&group, 2);
             let client = || Client(Box::new(|_, _| IDLE));

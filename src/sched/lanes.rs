@@ -112,7 +112,8 @@ impl Lanes {
 
 #[cfg(all(test, not(loom)))]
 impl Lanes {
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Lane, Key)> {
+    /// Everybody, lane by lane, each with when it came.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Lane, Key, Nanos)> {
         [
             (Lane::Control, &self.control),
             (Lane::High, &self.high),
@@ -120,7 +121,7 @@ impl Lanes {
             (Lane::Long, &self.long),
         ]
         .into_iter()
-        .flat_map(|(lane, queue)| queue.iter().map(move |(key, _)| (lane, *key)))
+        .flat_map(|(lane, queue)| queue.iter().map(move |(key, at)| (lane, *key, *at)))
     }
 }
 

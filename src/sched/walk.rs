@@ -585,14 +585,14 @@ impl World {
 
         // 3: a connection is in one place. A key in a lane is that of a queued connection, and each
         // queued connection is in its lane, once.
-        for (lane, key) in lanes.entries() {
+        for (lane, key, _) in lanes.entries() {
             let slot = table.get(key).expect("a lane holds somebody who has gone");
             assert_eq!(slot.phase, Phase::Queued { lane });
         }
         for (c, conn) in self.conns.iter().enumerate() {
             let Some(key) = conn.key else { continue };
             let slot = table.get(key).expect("it is connected");
-            let queued = lanes.entries().filter(|(_, k)| *k == key).count();
+            let queued = lanes.entries().filter(|(_, k, _)| *k == key).count();
             let held = self.workers.iter().filter(|at| at.holds(c)).count();
             assert_eq!(
                 queued,
@@ -703,7 +703,9 @@ impl World {
         assert_eq!(sched.crew.coming(), 0, "4: somebody is on the way for ever");
         let free = |at: &At| matches!(at, At::Parked { .. } | At::Polling { .. });
         let somebody = self.workers.iter().any(free) || sched.threads() < self.setup.max_threads;
-        let work = sched.lanes_offer() && sched.gate_open(now);
+        // Long commands wait at their bound, but not beyond the age that promotes.
+        let promoted = self.setup.bounds.kickup != NEVER && sched.lanes.len() > 0;
+        let work = (sched.lanes_offer() || promoted) && sched.gate_open(now);
         assert!(!(work && somebody), "1: work waits, and so does a worker");
         let polled = sched.crew.listener().is_some();
         assert!(
@@ -810,22 +812,35 @@ impl World {
             sweep_at,
             due,
             due_moved,
+            kicked_up_at,
             ..
         } = &self.sched;
         let mut code = Vec::with_capacity(64);
-        let mut conns: Vec<(Option<usize>, [u64; 9])> = Vec::with_capacity(self.conns.len());
+        let mut conns: Vec<(Option<usize>, [u64; 11])> = Vec::with_capacity(self.conns.len());
         for (c, conn) in self.conns.iter().enumerate() {
             let Some(key) = conn.key else { continue };
-            let queued = lanes.entries().position(|(_, k)| k == key);
-            let [a, b, c2, d, e, f] = table.code(key, self.now, bounds);
+            let [phase, age, home, was_long, ready, close] = table.code(key, self.now, bounds);
             let ghost =
                 conn.unseen.bits() * 4 + u64::from(conn.opened) * 2 + u64::from(conn.killed);
-            let place = queued.map_or(0, |at| 1 + at as u64);
-            let lane = queued
-                .and_then(|at| lanes.entries().nth(at))
-                .map_or(0, |(lane, _)| lane as u64);
+            let queued = lanes.entries().enumerate().find(|(_, (_, k, _))| *k == key);
+            let [lane, place, waited, before] = queued.map_or([0; 4], |(place, (lane, _, at))| {
+                if bounds.kickup == NEVER {
+                    return [lane as u64, 1 + place as u64, 0, 0];
+                }
+                let waited = self.now.since(at).min(bounds.kickup);
+                let before = lanes.entries().filter(|(.., other)| *other < at).count();
+                [lane as u64, 1 + place as u64, waited.0, before as u64]
+            });
             let holder = self.workers.iter().position(|at| at.holds(c));
-            conns.push((holder, [a, b, c2, d, e, f, ghost, place, lane]));
+            conns.push((
+                holder,
+                [
+                    phase, age, home, was_long, ready, close, ghost, lane, place, waited, before,
+                ],
+            ));
+        }
+        if bounds.kickup != NEVER {
+            code.push(self.now.since(*kicked_up_at).min(bounds.kickup).0);
         }
         let oldest = bounds.stall_limit.max(bounds.handover);
         let mut workers = Vec::with_capacity(self.workers.len());
@@ -1006,6 +1021,22 @@ fn every_sequence_with_long_commands_keeps_the_invariants() {
 }
 
 #[test]
+fn every_sequence_in_which_age_promotes_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            bounds: Bounds {
+                kickup: Nanos(2 * MS.0),
+                ..bounds(1)
+            },
+            longs: true,
+            ends: &[IDLE, End::Closed],
+            ..Setup::plain(2, 2)
+        },
+        85_590,
+    );
+}
+
+#[test]
 fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
     walk_all(
         Setup {
@@ -1092,20 +1123,20 @@ fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants(
 #[test]
 #[ignore = "long; for whoever changes the policy"]
 fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
-    walk_all(everything(1, 2), 436_781);
+    walk_all(everything(1, 2), 435_171);
     walk_all(
         Setup {
             lanes: &[Lane::Low, Lane::Control],
             ..Setup::plain(2, 2)
         },
-        78_247,
+        76_367,
     );
     walk_all(
         Setup {
             kills: true,
             ..Setup::plain(2, 2)
         },
-        151_090,
+        147_812,
     );
     walk_all(
         Setup {
@@ -1113,7 +1144,7 @@ fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
             stops: true,
             ..Setup::plain(2, 2)
         },
-        153_542,
+        148_734,
     );
     walk_all(
         Setup {
@@ -1122,14 +1153,14 @@ fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
             ends: &[IDLE, IN_COMMAND, End::Flush, End::Closed],
             ..Setup::plain(1, 2)
         },
-        151_327,
+        146_898,
     );
     walk_all(
         Setup {
             waits: true,
             ..Setup::plain(2, 3)
         },
-        520_081,
+        505_883,
     );
     walk_all(
         Setup {
@@ -1139,7 +1170,7 @@ fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
             },
             ..Setup::plain(2, 3)
         },
-        784_279,
+        753_236,
     );
 }
 
