@@ -81,7 +81,7 @@ pub struct PoolConfig {
     pub idle_timeout: Duration,
 
     /// Age at which a queued command of a lower lane goes before those of higher ones. Default
-    /// 1 s, as in MariaDB; here it is looked at whenever a command is taken, not at ticks.
+    /// 1 s, as in MariaDB, 1 ms up; here it is looked at whenever a command is taken, not at ticks.
     #[doc(alias = "thread_pool_prio_kickup_timer")]
     pub kickup: Duration,
 
@@ -169,6 +169,7 @@ impl PoolConfig {
         let ms = Duration::from_millis(1);
         in_range("stall_limit", self.stall_limit, ms, Duration::from_secs(60))?;
         in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
+        in_range("kickup", self.kickup, ms, Duration::MAX)?;
         in_range("handover", self.handover, ms, Duration::from_secs(60))?;
         if self.max_threads < 2 * self.groups {
             return Err(BuildError::contradiction(
