@@ -64,7 +64,9 @@ pub struct PoolConfig {
     pub max_threads: usize,
 
     /// How many commands beyond one may be on the CPU at a time in a group, 1 to 1,000; also how
-    /// many that are known to be long. Default 3, as in MariaDB: enough that a mixture keeps
+    /// many that have run past `stall_limit` keep sessions waiting whose last command did. (Such a
+    /// session's command is let in as any other, and counts as long only when it has run that long
+    /// itself: for that time there may be twice as many.) Default 3, as in MariaDB: enough that a mixture keeps
     /// moving, few enough that the kernel's scheduler does not become the queue.
     #[doc(alias = "thread_pool_oversubscribe")]
     pub oversubscribe: usize,

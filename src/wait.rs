@@ -11,9 +11,9 @@
 //! # assert_eq!(answer, Ok(1));
 //! ```
 //!
-//! The thread that takes the slot is a parked one, or else a new one; new ones are created one after
-//! the other, each within a tenth of a millisecond or so. A hundred commands that all start to wait at
-//! once therefore need some ten milliseconds until a thread is left for the next one.
+//! The thread that takes the slot is a parked one, or else a new one. New ones are created one after
+//! the other, so when many commands start to wait at once, and as many threads are not parked yet, the
+//! next command waits until the last of them has been created.
 //!
 //! | question | answer |
 //! |---|---|
