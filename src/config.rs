@@ -25,7 +25,19 @@ impl Default for Scheduler {
     }
 }
 
-/// Declares a config struct's consuming setters, one for each public field.
+/// The algorithm of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// Ours: work is conserved, and short commands never wait behind long ones.
+    #[default]
+    Conserving,
+    /// MariaDB's, gaps included, to compare with; see [`PoolConfig::mariadb`].
+    Mariadb,
+}
+
+/// Declares a config struct's consuming setters, one for each public field, and what two of them
+/// differ in.
 macro_rules! setters {
     ($($field:ident: $ty:ty),* $(,)?) => {
         $(
@@ -35,6 +47,14 @@ macro_rules! setters {
                 self
             }
         )*
+
+        /// The names of the limits that differ.
+        pub(crate) fn changes(&self, new: &Self) -> Vec<&'static str> {
+            [$((stringify!($field), self.$field != new.$field)),*]
+                .into_iter()
+                .filter_map(|(name, differs)| differs.then_some(name))
+                .collect()
+        }
     };
 }
 
@@ -94,9 +114,10 @@ pub struct PoolConfig {
     pub handover: Duration,
 
     /// The least time between two thread creations in a group that has a command on the CPU and
-    /// 1 + `oversubscribe` threads or more; twice that from twice as many threads on, four times
-    /// from four times. Default 50 ms, MariaDB's table as it was meant. Never applied while
-    /// nothing is on the CPU: then the group may be waiting for just that thread.
+    /// 1 + `oversubscribe` threads or more, not counting those in a wait; twice that from twice as many
+    /// threads on, four times from four times. Default 50 ms, MariaDB's table as it was meant, but for
+    /// those in a wait: they take no CPU, and may be waiting for just that thread. Never applied while
+    /// nothing is on the CPU, for the same reason.
     pub creation_throttle: Duration,
 
     /// Pipelined commands that a connection may run in one turn before it goes to the tail of its
@@ -106,6 +127,14 @@ pub struct PoolConfig {
     /// Time that a connection's pipelined commands may take in one turn, up to `stall_limit`.
     /// Default 1 ms.
     pub turn_time: Duration,
+
+    /// The algorithm: ours, or MariaDB's. Default ours.
+    pub policy: Policy,
+
+    /// Under [`Policy::Mariadb`]: whether the listener only listens. Default off, as in MariaDB. Ours
+    /// needs no such choice, for the role is handed on within `handover` of being left.
+    #[doc(alias = "thread_pool_dedicated_listener")]
+    pub dedicated_listener: bool,
 
     /// Pin the workers of group *n* to the *n*-th of the CPUs that the process may use. Default
     /// off: on a machine that is shared with others the kernel places threads better.
@@ -137,6 +166,8 @@ impl Default for PoolConfig {
             creation_throttle: Duration::from_millis(50),
             turn_commands: 64,
             turn_time: Duration::from_millis(1),
+            policy: Policy::default(),
+            dedicated_listener: false,
             pin_groups: false,
             stack_size: 2 * 1024 * 1024,
         }
@@ -155,6 +186,8 @@ impl PoolConfig {
         creation_throttle: Duration,
         turn_commands: u32,
         turn_time: Duration,
+        policy: Policy,
+        dedicated_listener: bool,
         pin_groups: bool,
         stack_size: usize,
     }

@@ -9,7 +9,7 @@
 //! replies to earlier pipelined commands still queued, calls `flush` first if they must not wait
 //! with it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
@@ -19,6 +19,7 @@ use std::sync::{Arc, Weak};
 use crate::config::{IO_CHUNK, Limits};
 use crate::handler::{Class, CloseReason, Priority};
 use crate::os::socket::{Cut, For, Socket};
+use crate::sched::Ticket;
 use crate::server::ServerHandle;
 use crate::server::registry::ConnState;
 use crate::stream::Peer;
@@ -50,10 +51,21 @@ impl fmt::Display for ConnId {
 
 // ---- the part that others reach while the connection runs ----
 
-/// Where a connection is scheduled, for whoever kills it.
+/// Where a connection is scheduled, for whoever wants something of it. Callable under any lock of
+/// the user's.
 pub(crate) trait Place: Send + Sync + fmt::Debug {
     /// Brings the connection to a worker to be closed; false if it has gone.
     fn kill(&self, token: usize) -> bool;
+
+    /// Has the handler called, as soon as the connection rests.
+    fn poke(&self, token: usize);
+
+    /// What the connection has parked for has happened, or never will: `dropped`. False: it is not
+    /// waiting for that any more.
+    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) -> bool;
+
+    /// Somebody waits for what the connection holds. Returns for whom it waits itself.
+    fn boost(&self, token: usize) -> Option<u64>;
 }
 
 /// What is known of a connection outside its worker. Held by the connection and by the registry
@@ -90,6 +102,12 @@ struct Fate {
     token: Option<usize>,
     /// The connection blocks in a write, out of which only a shutdown of that side helps.
     writing: bool,
+}
+
+impl Fate {
+    fn place(&self) -> Option<(Arc<dyn Place>, usize)> {
+        self.place.as_ref().and_then(Weak::upgrade).zip(self.token)
+    }
 }
 
 impl Shared {
@@ -154,12 +172,29 @@ impl Shared {
         } else {
             Shutdown::Read
         });
-        let place = fate.place.as_ref().and_then(Weak::upgrade).zip(fate.token);
+        let place = fate.place();
         drop(fate);
         if let Some((place, token)) = place {
             place.kill(token);
         }
         true
+    }
+
+    /// Under which token it is scheduled, if it has had its first turn.
+    pub(crate) fn token(&self) -> Option<usize> {
+        self.fate.lock().token
+    }
+
+    /// Where it is scheduled, if it lives and has had its first turn.
+    fn scheduled(&self) -> Option<(Arc<dyn Place>, usize)> {
+        let fate = self.fate.lock();
+        if fate.closed { None } else { fate.place() }
+    }
+
+    /// Somebody waits for what the connection holds. Returns for whom it waits itself.
+    pub(crate) fn boost(&self) -> Option<u64> {
+        let (place, token) = self.scheduled()?;
+        place.boost(token)
     }
 
     /// Ends reading: how a silent connection under thread-per-connection is told that it is to
@@ -178,7 +213,7 @@ impl Shared {
     pub(crate) fn input_ended(&self) -> Option<CloseReason> {
         // Relaxed: whoever sees the end of input has it from the kernel, after the store.
         if self.input_ended.load(Relaxed) {
-            self.fate.lock().ended.clone()
+            self.fate.lock().ended
         } else {
             None
         }
@@ -192,7 +227,7 @@ impl Shared {
     /// Why it was cancelled, if it was.
     pub(crate) fn cancelled(&self) -> Option<CloseReason> {
         if self.is_cancelled() {
-            self.fate.lock().why.clone()
+            self.fate.lock().why
         } else {
             None
         }
@@ -246,11 +281,82 @@ impl ConnHandle {
             .is_some_and(|shared| shared.cancel(CloseReason::Killed))
     }
 
+    /// Has the handler called with [`Woken::Poked`](crate::Woken::Poked) as soon as the connection
+    /// is idle or parked: at once if it is, else after the command that runs and the output that is
+    /// leaving. Pokes that come before that are one. Does not block and may be called under any lock.
+    /// False if the connection has gone already, or has not had its `open` yet.
+    ///
+    /// Under thread-per-connection, a poke ends the rest only of connections whose handler has called
+    /// [`Conn::handle`] or used [`Next::until`](crate::Next::until), and of parked ones; it reaches
+    /// others with their next command.
+    pub fn poke(&self) -> bool {
+        match self.shared.upgrade().and_then(|shared| shared.scheduled()) {
+            Some((place, token)) => {
+                place.poke(token);
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Whether the connection has been killed, or has ended otherwise.
     pub fn is_cancelled(&self) -> bool {
         self.shared
             .upgrade()
             .is_none_or(|shared| shared.is_cancelled())
+    }
+}
+
+/// Ends the park of a connection; made by [`Conn::resume`] for the next
+/// [`Next::park`](crate::Next::park).
+///
+/// May be used once, from any thread, under any lock, and before the handler has returned too: the
+/// park then ends at once. Clones are the same `Resume`. When the last one is dropped unused the
+/// connection is closed with [`CloseReason::Unresumed`], for nobody is left who could resume it; so an
+/// engine that loses a request, or panics, does not leave its client waiting for ever.
+///
+/// A resume, a kill, a client's hang-up, a poke and the time given to
+/// [`Next::until`](crate::Next::until) may come together. The connection runs for the first; a
+/// `Resume` that comes after the park is over does nothing.
+#[derive(Clone, Debug)]
+pub struct Resume(Arc<Pledge>);
+
+#[derive(Debug)]
+struct Pledge {
+    conn: ConnHandle,
+    ticket: Ticket,
+    /// Relaxed: who is first is all that it decides; what was written before the resume is carried to
+    /// the handler by the lock of the connection's scheduler.
+    used: AtomicBool,
+}
+
+impl Pledge {
+    fn settle(&self, dropped: bool) -> bool {
+        if self.used.swap(true, Relaxed) {
+            return false;
+        }
+        let place = self.conn.shared.upgrade().and_then(|s| s.scheduled());
+        place.is_some_and(|(place, token)| place.resume(token, self.ticket, dropped))
+    }
+}
+
+impl Drop for Pledge {
+    fn drop(&mut self) {
+        self.settle(true);
+    }
+}
+
+impl Resume {
+    /// Resumes the connection: its handler is called with
+    /// [`Woken::Resumed`](crate::Woken::Resumed), through the control lane. False if that has been
+    /// done, if the park is over for another reason, or if the connection has gone.
+    pub fn resume(&self) -> bool {
+        self.0.settle(false)
+    }
+
+    /// Which connection it resumes.
+    pub fn id(&self) -> ConnId {
+        self.0.conn.id
     }
 }
 
@@ -406,6 +512,11 @@ pub struct Conn {
     reading: Reading,
     server: ServerHandle,
     listener: usize,
+    /// The park that the last `Resume` is for, and whether that has been delivered.
+    ticket: Ticket,
+    resumed: bool,
+    /// Somebody may poke it.
+    reachable: Cell<bool>,
     /// The socket may hold more than has been read: nobody has seen it empty since the last event.
     pub(crate) undrained: bool,
     /// Read on until the socket says that it is empty or at its end, although a read was short.
@@ -452,6 +563,9 @@ impl Conn {
             reading: Reading::default(),
             server,
             listener,
+            ticket: 0,
+            resumed: false,
+            reachable: Cell::new(false),
             undrained: false,
             reread: false,
             standing: Standing::default(),
@@ -481,7 +595,20 @@ impl Conn {
 
     /// A handle that may be kept and used from anywhere.
     pub fn handle(&self) -> ConnHandle {
+        self.reachable.set(true);
         ConnHandle::of(&self.link.shared)
+    }
+
+    /// What ends the next [`Next::park`](crate::Next::park). Give it to whoever knows when the
+    /// connection may go on, then return `park`. Making another one makes this one useless.
+    pub fn resume(&mut self) -> Resume {
+        self.ticket += 1;
+        self.resumed = false;
+        Resume(Arc::new(Pledge {
+            conn: ConnHandle::of(&self.link.shared),
+            ticket: self.ticket,
+            used: AtomicBool::new(false),
+        }))
     }
 
     /// Whether the connection has been killed. Long computations look now and then.
@@ -564,6 +691,21 @@ impl Conn {
 
     pub(crate) fn socket(&self) -> &Socket {
         &self.link.shared.socket
+    }
+
+    /// Which park the last `Resume` is for, if that has not ended one yet.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        (self.ticket > 0 && !self.resumed).then_some(self.ticket)
+    }
+
+    /// The handler is told that it has been resumed.
+    pub(crate) fn resumed(&mut self) {
+        self.resumed = true;
+    }
+
+    /// Whether somebody may poke it.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.reachable.get()
     }
 
     pub(crate) fn standing(&self) -> Standing {

@@ -76,8 +76,18 @@ pub trait Handler: Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The connection has left the scheduler by [`Next::detach`] and is the callee's from now on.
-    fn detached(&self, _session: Self::Session, _conn: Conn) {}
+    /// The connection has left the scheduler by [`Next::detach`] and is the callee's for as long as
+    /// this call lasts. Reading and writing block, within the time-outs of
+    /// [`Limits`](crate::Limits), and fail when it is killed. The connection ends with the call, as
+    /// all others do, by [`close`](Handler::close). A drain waits for it until its deadline and then
+    /// kills it.
+    ///
+    /// # Errors
+    /// As [`command`](Handler::command). Without one, what is queued is sent, and the reason for the
+    /// close is [`CloseReason::HandlerClosed`].
+    fn detached(&self, _session: &mut Self::Session, _conn: &mut Conn) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Last words to a client whose connection is being closed by the server. They are sent if
     /// they fit into the socket, without blocking, after the replies that are queued: a client that
@@ -98,15 +108,18 @@ pub trait Handler: Send + Sync + 'static {
 ///
 /// Small and `Copy`. Built by its constructors:
 /// ```
-/// # use thread_group_pool::Next;
-/// let next = Next::input();
-/// assert_ne!(next, Next::close());
+/// # use std::time::{Duration, Instant};
+/// # use thread_group_pool::{Next, Priority};
+/// let soon = Instant::now() + Duration::from_secs(1);
+/// let next = Next::input().until(soon).priority(Priority::High);
+/// assert_ne!(next, Next::input());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the scheduler acts on it only when the callback returns it"]
 pub struct Next {
     pub(crate) step: Step,
     pub(crate) until: Option<Instant>,
+    pub(crate) priority: Option<Priority>,
 }
 
 /// The kinds of [`Next`].
@@ -123,7 +136,11 @@ pub(crate) enum Step {
 
 impl Next {
     const fn of(step: Step) -> Self {
-        Self { step, until: None }
+        Self {
+            step,
+            until: None,
+            priority: None,
+        }
     }
 
     /// Wait for a command. Between commands the idle clock runs
@@ -147,20 +164,25 @@ impl Next {
         Self::of(Step::Again)
     }
 
-    /// Run again ([`Woken::Flushed`]) when all output has left. Not available yet: the connection
-    /// closes with [`CloseReason::Unsupported`].
+    /// Run again ([`Woken::Flushed`]) when all output has left, after the others in the queue: how a
+    /// reply of any size is sent in bounded memory, with no thread held while the client is slow. One
+    /// that takes nothing for [`Limits::write_timeout`](crate::Limits) is closed.
     pub const fn flush() -> Self {
         Self::of(Step::Flush)
     }
 
-    /// Give up the worker until somebody resumes the connection. Not available yet: the connection
-    /// closes with [`CloseReason::Unsupported`].
+    /// Give up the worker until the [`Resume`](crate::Resume) that [`Conn::resume`] made last is used
+    /// ([`Woken::Resumed`]); if that has happened already, run again at once. What is queued for the
+    /// client is sent first. Nothing is read meanwhile. A drain waits for it, a kill, and a client
+    /// that has closed both directions, end it. With [`until`](Next::until) it ends at that time at
+    /// the latest, and needs no `Resume`: a sleep that holds no thread. Without either of them the
+    /// connection closes, with [`CloseReason::Unresumed`].
     pub const fn park() -> Self {
         Self::of(Step::Park)
     }
 
-    /// Leave the scheduler for good ([`Handler::detached`]). Not available yet: the connection
-    /// closes with [`CloseReason::Unsupported`].
+    /// Leave the scheduler for good: [`Handler::detached`] gets the connection, on a thread of its
+    /// own that counts neither for the gate nor for the cap.
     pub const fn detach() -> Self {
         Self::of(Step::Detach)
     }
@@ -170,27 +192,35 @@ impl Next {
         Self::of(Step::Close)
     }
 
-    /// With [`input`](Next::input) and [`park`](Next::park): be woken ([`Woken::Due`]) at `at` at
-    /// the latest. Not available yet: the connection closes with [`CloseReason::Unsupported`].
+    /// With [`input`](Next::input), [`more_input`](Next::more_input) and [`park`](Next::park): be
+    /// woken ([`Woken::Due`]) at `at` at the latest, to within about two milliseconds. With the
+    /// others it has no meaning. Input, a poke or a resume that comes before cancels it.
     pub const fn until(mut self, at: Instant) -> Self {
         self.until = Some(at);
         self
     }
+
+    /// The priority of the connection's next turn alone, over that of the session.
+    pub const fn priority(mut self, priority: Priority) -> Self {
+        self.priority = Some(priority);
+        self
+    }
 }
 
-/// Why [`Handler::woken`] is called.
+/// Why [`Handler::woken`] is called. When there are several reasons the first of these is given, and
+/// the others come with the next calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Woken {
     /// The handler asked for it by [`Next::again`].
     Again,
-    /// All output has left, after [`Next::flush`]. Not available yet.
+    /// All output has left, after [`Next::flush`].
     Flushed,
-    /// Somebody resumed the connection, after [`Next::park`]. Not available yet.
+    /// Somebody resumed the connection, after [`Next::park`].
     Resumed,
-    /// The time given to [`Next::until`] has come. Not available yet.
+    /// The time given to [`Next::until`] has come.
     Due,
-    /// Somebody poked the connection. Not available yet.
+    /// Somebody called [`ConnHandle::poke`](crate::ConnHandle::poke). Pokes that come together are one.
     Poked,
 }
 
@@ -219,7 +249,7 @@ pub enum Class {
 }
 
 /// Why a connection was closed. Every closed connection is counted under exactly one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// The client closed, reset or half-closed the connection.
@@ -246,13 +276,15 @@ pub enum CloseReason {
     Draining,
     /// [`Handler::open`] failed.
     OpenFailed,
-    /// The handler asked for something that this version cannot do; the text says what.
-    Unsupported(&'static str),
+    /// It was parked, and the last [`Resume`](crate::Resume) was dropped unused.
+    Unresumed,
+    /// The handler asked to [detach](Next::detach), and there was no thread to be had.
+    NoThread,
 }
 
 impl CloseReason {
     /// The name under which [`Stats::closes`](crate::Stats) counts it.
-    pub const fn name(&self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::ClientClosed => "client_closed",
             Self::HandlerClosed => "handler_closed",
@@ -266,12 +298,13 @@ impl CloseReason {
             Self::Panicked => "panicked",
             Self::Draining => "draining",
             Self::OpenFailed => "open_failed",
-            Self::Unsupported(_) => "unsupported",
+            Self::Unresumed => "unresumed",
+            Self::NoThread => "no_thread",
         }
     }
 
     /// All names, in the order of [`index`](Self::index).
-    pub(crate) const NAMES: [&'static str; 13] = [
+    pub(crate) const NAMES: [&'static str; 14] = [
         "client_closed",
         "handler_closed",
         "killed",
@@ -284,16 +317,17 @@ impl CloseReason {
         "panicked",
         "draining",
         "open_failed",
-        "unsupported",
+        "unresumed",
+        "no_thread",
     ];
 
-    pub(crate) fn index(&self) -> usize {
+    pub(crate) fn index(self) -> usize {
         let name = self.name();
         Self::NAMES.iter().position(|n| *n == name).unwrap_or(0)
     }
 
     /// Whether the server ended it, so that the client is owed a word.
-    pub(crate) fn by_server(&self) -> bool {
+    pub(crate) fn by_server(self) -> bool {
         !matches!(
             self,
             Self::ClientClosed | Self::HandlerClosed | Self::Io(_) | Self::WriteTimeout
@@ -320,7 +354,8 @@ impl fmt::Display for CloseReason {
             Self::Panicked => f.write_str("the handler panicked"),
             Self::Draining => f.write_str("the server is shutting down"),
             Self::OpenFailed => f.write_str("the handler refused the connection"),
-            Self::Unsupported(what) => write!(f, "not available yet: {what}"),
+            Self::Unresumed => f.write_str("nobody is left who could resume the connection"),
+            Self::NoThread => f.write_str("no thread is free for the detached connection"),
         }
     }
 }
@@ -375,7 +410,8 @@ mod tests {
             CloseReason::Panicked,
             CloseReason::Draining,
             CloseReason::OpenFailed,
-            CloseReason::Unsupported("x"),
+            CloseReason::Unresumed,
+            CloseReason::NoThread,
         ];
         assert_eq!(all.len(), CloseReason::NAMES.len());
         for (i, reason) in all.iter().enumerate() {

@@ -22,10 +22,10 @@ pub mod wait;
 pub mod design {}
 
 // The public interface, all of it.
-pub use config::{Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};
-pub use conn::{Conn, ConnHandle, ConnId, Input, Output};
+pub use config::{Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfig};
+pub use conn::{Conn, ConnHandle, ConnId, Input, Output, Resume};
 pub use error::{AttachError, BuildError};
 pub use handler::{Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
-pub use server::{DrainReport, Listen, Server, ServerBuilder, ServerHandle};
-pub use stats::{ConnInfo, GroupStats, Stats};
+pub use server::{Applied, DrainReport, Listen, Rejected, Server, ServerBuilder, ServerHandle};
+pub use stats::{ConnInfo, GroupStats, QueueEntry, Stats, WaitStats};
 pub use stream::{LocalAddr, Peer, Stream};

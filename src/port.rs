@@ -3,28 +3,42 @@
 
 use std::io;
 
-/// What the poller saw of a connection.
+/// What the poller saw of a connection: a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Readiness {
-    pub(crate) readable: bool,
-    /// The peer will send no more, or the connection is broken.
-    pub(crate) read_closed: bool,
-    /// Urgent data, at whose mark a read stops short.
-    pub(crate) priority: bool,
-    pub(crate) writable: bool,
-}
+pub(crate) struct Readiness(u8);
 
 impl Readiness {
-    pub(crate) fn merge(&mut self, other: Self) {
-        self.readable |= other.readable;
-        self.read_closed |= other.read_closed;
-        self.priority |= other.priority;
-        self.writable |= other.writable;
+    pub(crate) const NOTHING: Self = Self(0);
+    pub(crate) const READABLE: Self = Self(1);
+    /// The peer will send no more, or the connection is broken.
+    pub(crate) const READ_CLOSED: Self = Self(1 << 1);
+    /// Urgent data, at whose mark a read stops short.
+    pub(crate) const PRIORITY: Self = Self(1 << 2);
+    pub(crate) const WRITABLE: Self = Self(1 << 3);
+    /// The peer has gone: it will neither send nor receive.
+    pub(crate) const HUNG_UP: Self = Self(1 << 4);
+
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// `self`, if it is so.
+    pub(crate) const fn when(self, so: bool) -> Self {
+        if so { self } else { Self::NOTHING }
+    }
+
+    pub(crate) const fn has_any_of(self, others: Self) -> bool {
+        self.0 & others.0 != 0
     }
 
     /// Whether a read would bring something new.
-    pub(crate) fn input(self) -> bool {
-        self.readable || self.read_closed || self.priority
+    pub(crate) const fn input(self) -> bool {
+        self.has_any_of(Self::READABLE.and(Self::READ_CLOSED).and(Self::PRIORITY))
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn bits(self) -> u64 {
+        u64::from(self.0)
     }
 }
 
@@ -59,4 +73,8 @@ pub(crate) trait Threads {
 
     /// Starts the thread of worker `id` of group `group`.
     fn spawn(&self, group: usize, id: Self::Id) -> io::Result<()>;
+
+    /// Whether that thread is blocked, rather than running or waiting for a CPU, as far as can be
+    /// told.
+    fn is_blocked(&self, group: usize, id: Self::Id) -> bool;
 }

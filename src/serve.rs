@@ -3,6 +3,9 @@
 //! [`Served::advance`] runs a connection as far as it goes without waiting for the peer, and says
 //! what it waits for then. The pool puts it back into the table with that; thread-per-connection
 //! waits on the spot and goes round again.
+//!
+//! The handler is called for input, and for what [`Calls`] holds. A park is a rest in which nothing
+//! is read; what was queued for the client goes on leaving.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +18,8 @@ use crate::conn::{Conn, Filled};
 use crate::handler::{CloseReason, Handler, Next, Priority, Refusal, Step, Woken};
 use crate::os::poller::Registrar;
 use crate::port::Readiness;
-use crate::sched::{End, Lane, Turn};
+use crate::sched::{End, Lane, NEVER, Nanos, Turn, Wake};
+use crate::server::bed::{Bed, Rest};
 use crate::server::registry::{ConnState, Registry};
 use crate::wait;
 
@@ -51,12 +55,19 @@ pub(crate) enum Place<'a> {
 pub(crate) trait Connection: Send {
     fn conn(&mut self) -> &mut Conn;
 
-    /// Runs as far as the peer has given cause to. After `End::Closed` it is over.
+    /// Runs as far as it has cause to. After `End::Closed` it is over for the scheduler.
     fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn;
 
     /// Waits for what the last turn ended with, on the spot; thread-per-connection's rest. Returns
     /// why the connection runs next.
-    fn wait(&mut self, end: End) -> Cause;
+    fn wait(&mut self, turn: &Turn, bed: &Bed) -> Cause;
+
+    /// Whether it has left the scheduler alive, and [`run_detached`](Self::run_detached) is to be
+    /// called, on a thread of its own.
+    fn is_detached(&self) -> bool;
+
+    /// The rest of the life of a connection that has left the scheduler.
+    fn run_detached(&mut self);
 
     /// Ends a connection that never got a worker, or whose scheduler has ended.
     fn abandon(&mut self, why: CloseReason);
@@ -76,15 +87,51 @@ impl fmt::Debug for dyn Connection {
     }
 }
 
-/// Why a connection runs.
-#[derive(Clone, Debug, Default)]
+/// Why a connection runs, and when, if whoever runs it knows.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cause {
-    pub(crate) ready: Readiness,
-    pub(crate) close: Option<CloseReason>,
-    /// To look whether the last read stopped short.
-    pub(crate) look: bool,
-    /// When, on the server's clock, if whoever runs it knows.
-    pub(crate) now: Option<u64>,
+    pub(crate) wake: Wake,
+    pub(crate) now: Option<Nanos>,
+}
+
+/// For what the handler is to be called, beside input; in the order of [`Woken`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Calls(u8);
+
+impl Calls {
+    const AGAIN: Self = Self(1);
+    const FLUSHED: Self = Self(1 << 1);
+    const RESUMED: Self = Self(1 << 2);
+    const DUE: Self = Self(1 << 3);
+    const POKED: Self = Self(1 << 4);
+    /// Asked for by the handler itself: the others in the queue come first.
+    const OWN: Self = Self(Self::AGAIN.0 | Self::FLUSHED.0);
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn has_any_of(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
+    fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    fn take(&mut self) -> Option<Woken> {
+        let first = self.0.trailing_zeros();
+        let woken = *[
+            Woken::Again,
+            Woken::Flushed,
+            Woken::Resumed,
+            Woken::Due,
+            Woken::Poked,
+        ]
+        .get(first as usize)?;
+        self.0 &= self.0 - 1;
+        Some(woken)
+    }
 }
 
 pub(crate) struct Served<H: Handler> {
@@ -98,8 +145,20 @@ pub(crate) struct Served<H: Handler> {
     flushing: bool,
     /// Writability is being reported.
     write_interest: bool,
-    /// The handler asked to run again without input.
-    again: bool,
+    /// The handler is to be told when that is done.
+    flush_asked: bool,
+    /// What else the handler is to be told.
+    calls: Calls,
+    /// The handler asked for nothing to be read until it is resumed.
+    parked: bool,
+    /// The peer has gone: it will neither send nor receive.
+    hung_up: bool,
+    /// When the handler asked to be woken at the latest.
+    until: Nanos,
+    /// The priority of the next turn, if it is not the session's.
+    priority: Option<Priority>,
+    /// It leaves the scheduler.
+    detached: bool,
     /// There are bytes, or an end, that the handler has not been shown.
     unshown: bool,
     /// How much had been consumed when the handler was last shown input.
@@ -134,7 +193,13 @@ impl<H: Handler> Served<H> {
             registered: false,
             flushing: false,
             write_interest: false,
-            again: false,
+            flush_asked: false,
+            calls: Calls::default(),
+            parked: false,
+            hung_up: false,
+            until: NEVER,
+            priority: None,
+            detached: false,
             unshown: false,
             shown_at: 0,
             end_shown: false,
@@ -148,10 +213,10 @@ impl<H: Handler> Served<H> {
 
     fn lane(&self) -> Lane {
         let standing = self.conn.standing();
-        if !standing.logged_in || standing.holding {
+        if !standing.logged_in {
             return Lane::Control;
         }
-        match standing.priority {
+        match self.priority.unwrap_or(standing.priority) {
             Priority::High => Lane::High,
             Priority::Auto if standing.in_transaction => Lane::High,
             Priority::Auto | Priority::Low => Lane::Low,
@@ -159,23 +224,26 @@ impl<H: Handler> Served<H> {
     }
 
     /// Runs until the connection has to wait (`Ok`) or is over (`Err` with the reason).
-    fn run(&mut self, place: Place<'_>, cause: Cause, calls: &mut u32) -> Result<End, CloseReason> {
-        self.note(&cause);
+    fn run(&mut self, place: Place<'_>, wake: Wake, calls: &mut u32) -> Result<End, CloseReason> {
+        self.note(wake);
         if self.session.is_none() {
             if let Place::Poller(_, token) = place {
                 self.conn.shared().placed(token);
-                // Killed before that: nobody was woken.
-                if let Some(why) = self.conn.shared().cancelled() {
-                    return Err(why);
-                }
+            }
+            // Killed before that: nobody was woken.
+            if let Some(why) = self.conn.shared().cancelled() {
+                return Err(why);
             }
             self.open(place)?;
         }
         if let Some(why) = self.conn.shared().cancelled() {
             return Err(why);
         }
-        if let Some(why) = cause.close {
+        if let Some(why) = wake.close {
             self.close_if_silent(why)?;
+        }
+        if self.parked && self.hung_up && self.calls.is_empty() {
+            return Err(CloseReason::ClientClosed);
         }
         let mut begun: Option<Instant> = None;
         loop {
@@ -187,22 +255,18 @@ impl<H: Handler> Served<H> {
             {
                 return Err(why);
             }
-            let more = self.again || self.unshown || self.fill()?;
+            if std::mem::take(&mut self.flush_asked) {
+                self.calls.add(Calls::FLUSHED);
+            }
+            let more = !self.calls.is_empty() || (!self.parked && (self.unshown || self.fill()?));
             if self.closing.is_some() {
                 continue;
             }
-            let asked_again = self.again && *calls > 0;
+            let after_others = *calls > 0 && self.calls.has_any_of(Calls::OWN);
             let spent = *calls >= self.budget.commands
                 || begun.is_some_and(|at| at.elapsed() >= self.budget.time);
-            if !more || asked_again || spent {
-                let end = if more {
-                    End::Again
-                } else {
-                    End::Idle {
-                        in_command: self.in_command,
-                    }
-                };
-                return Ok(if self.flush(place)? { end } else { End::Flush });
+            if !more || after_others || spent {
+                return self.end(place, more);
             }
             // The clock is read from the second command of a turn on: most have only one.
             if *calls == 1 && self.budget.time != Duration::MAX {
@@ -219,22 +283,60 @@ impl<H: Handler> Served<H> {
             if let Some(why) = self.conn.shared().cancelled() {
                 return Err(why);
             }
+            if self.detached {
+                return Ok(self.leave(place));
+            }
         }
     }
 
-    /// What the poller, or whoever wants the connection closed, has said.
-    fn note(&mut self, cause: &Cause) {
-        let ready = cause.ready;
+    /// Ends a turn: with all output sent, or as much of it as the socket takes.
+    fn end(&mut self, place: Place<'_>, more: bool) -> Result<End, CloseReason> {
+        let sent = self.flush(place)?;
+        if self.parked && !more {
+            // What is left goes on leaving meanwhile: whoever holds something is not to wait for a
+            // client that does not read.
+            self.flushing = false;
+            let ticket = self.conn.ticket().unwrap_or(0);
+            if ticket == 0 && self.until == NEVER {
+                return Err(CloseReason::Unresumed);
+            }
+            return Ok(End::Park { ticket });
+        }
+        Ok(if !sent {
+            End::Flush
+        } else if more {
+            End::Again
+        } else {
+            End::Idle {
+                in_command: self.in_command,
+            }
+        })
+    }
+
+    /// What has happened since the last turn.
+    fn note(&mut self, wake: Wake) {
+        let ready = wake.ready;
         if ready.input() {
             self.conn.undrained = true;
             self.unannounced = false;
         }
-        if ready.read_closed || ready.priority {
+        if ready.has_any_of(Readiness::READ_CLOSED.and(Readiness::PRIORITY)) {
             self.conn.reread = true;
         }
-        if cause.look && !ready.input() {
+        self.hung_up |= ready.has_any_of(Readiness::HUNG_UP);
+        if wake.look && !ready.input() {
             self.conn.undrained = true;
             self.looking = true;
+        }
+        if wake.resumed {
+            self.calls.add(Calls::RESUMED);
+        }
+        if wake.poked {
+            self.calls.add(Calls::POKED);
+        }
+        // Whatever else has come was first.
+        if wake.due && self.calls.is_empty() && (self.parked || !ready.input()) {
+            self.calls.add(Calls::DUE);
         }
     }
 
@@ -276,7 +378,7 @@ impl<H: Handler> Served<H> {
             CloseReason::IdleTimeout | CloseReason::ReadTimeout | CloseReason::Draining => {
                 // Or nobody can tell, which is not the poller's fault.
                 let announced = self.conn.undrained || self.conn.unsure();
-                if self.unshown || self.again || self.flushing {
+                if self.unshown || !self.calls.is_empty() || self.flushing {
                     return Ok(());
                 }
                 match self.conn.fill() {
@@ -348,18 +450,22 @@ impl<H: Handler> Served<H> {
         let commands = &conn.shared().commands;
         // Relaxed, and no `fetch_add`: a statistic with one writer.
         commands.store(commands.load(Relaxed) + 1, Relaxed);
-        let woken = std::mem::take(&mut self.again);
-        if !woken {
-            self.unshown = false;
-            self.shown_at = conn.consumed();
-            self.end_shown = conn.at_end();
-        }
-        let answer = catch_unwind(AssertUnwindSafe(|| {
-            if woken {
-                handler.woken(session, conn, Woken::Again)
-            } else {
-                handler.command(session, conn)
+        let woken = self.calls.take();
+        self.until = NEVER;
+        self.parked = false;
+        self.priority = None;
+        match woken {
+            None => {
+                self.unshown = false;
+                self.shown_at = conn.consumed();
+                self.end_shown = conn.at_end();
             }
+            Some(Woken::Resumed) => conn.resumed(),
+            Some(_) => {}
+        }
+        let answer = catch_unwind(AssertUnwindSafe(|| match woken {
+            None => handler.command(session, conn),
+            Some(why) => handler.woken(session, conn, why),
         }));
         wait::command_ended();
         let next = match answer {
@@ -379,9 +485,6 @@ impl<H: Handler> Served<H> {
     }
 
     fn take_next(&mut self, next: Next) -> Result<(), CloseReason> {
-        if next.until.is_some() {
-            return Err(CloseReason::Unsupported("Next::until"));
-        }
         let left = self.conn.buffered().len();
         // Something was taken, be it some steps ago, and something is left: that may be a command,
         // or the rest of one.
@@ -390,19 +493,44 @@ impl<H: Handler> Served<H> {
             self.unshown = true;
             self.end_shown = false;
         }
+        if next.until.is_some() || next.priority.is_some() {
+            self.priority = next.priority;
+            if let Some(at) = next.until
+                && matches!(next.step, Step::Input | Step::MoreInput | Step::Park)
+            {
+                self.until = self.registry.at(at);
+            }
+        }
         match next.step {
             Step::Input => self.in_command = left > 0 && !progress,
             Step::MoreInput => self.in_command = true,
             Step::Again => {
                 self.in_command = true;
-                self.again = true;
+                self.calls.add(Calls::AGAIN);
             }
+            Step::Flush => {
+                self.in_command = true;
+                self.flushing = true;
+                self.flush_asked = true;
+            }
+            Step::Park => {
+                self.in_command = true;
+                self.parked = true;
+            }
+            Step::Detach => self.detached = true,
             Step::Close => self.close_after_flush(CloseReason::HandlerClosed),
-            Step::Flush => return Err(CloseReason::Unsupported("Next::flush")),
-            Step::Park => return Err(CloseReason::Unsupported("Next::park")),
-            Step::Detach => return Err(CloseReason::Unsupported("Next::detach")),
         }
         Ok(())
+    }
+
+    /// Leaves the scheduler alive.
+    fn leave(&mut self, place: Place<'_>) -> End {
+        if let Place::Poller(registrar, _) = place
+            && std::mem::take(&mut self.registered)
+        {
+            registrar.remove(self.conn.socket());
+        }
+        End::Closed
     }
 
     fn close_after_flush(&mut self, why: CloseReason) {
@@ -447,7 +575,6 @@ impl<H: Handler> Served<H> {
         self.last_words(&why);
         if let Some(session) = self.session.take() {
             let handler = &self.handler;
-            let why = why.clone();
             // The session is dropped in there, or by the unwinding.
             let closed = catch_unwind(AssertUnwindSafe(|| handler.close(session, why)));
             if let Err(payload) = closed {
@@ -496,58 +623,99 @@ impl<H: Handler> Connection for Served<H> {
         let shared = self.conn.shared();
         shared.state.store(ConnState::Running as u8, Relaxed);
         if let Some(now) = cause.now {
-            shared.since.store(now, Relaxed);
+            shared.since.store(now.0, Relaxed);
         }
         let mut calls = 0;
-        let end = match self.run(place, cause, &mut calls) {
+        let end = match self.run(place, cause.wake, &mut calls) {
             Ok(end) => end,
             Err(why) => {
                 self.finish(place, why);
                 End::Closed
             }
         };
-        let shared = self.conn.shared();
-        let state = match end {
-            End::Idle { in_command: false } => ConnState::Idle,
-            End::Idle { in_command: true } => ConnState::Reading,
-            End::Flush => ConnState::Writing,
-            End::Again | End::Closed => ConnState::Running,
+        let (state, until) = match end {
+            End::Idle { in_command: false } => (ConnState::Idle, self.until),
+            End::Idle { in_command: true } => (ConnState::Reading, self.until),
+            End::Flush => (ConnState::Writing, NEVER),
+            End::Park { .. } => (ConnState::Parked, self.until),
+            End::Again => (ConnState::Running, NEVER),
+            End::Closed if self.detached => (ConnState::Detached, NEVER),
+            End::Closed => (ConnState::Running, NEVER),
         };
-        shared.state.store(state as u8, Relaxed);
+        self.conn.shared().state.store(state as u8, Relaxed);
         Turn {
             end,
             lane: self.lane(),
-            calls,
+            holding: self.conn.standing().holding,
             look_again: self.conn.unsure(),
+            calls,
+            until,
         }
     }
 
-    fn wait(&mut self, end: End) -> Cause {
-        let close = match end {
-            End::Again | End::Closed => None,
-            End::Flush => self
-                .conn
-                .flush_blocking()
-                .err()
-                .map(|_| self.failure(CloseReason::ClientClosed)),
-            End::Idle { .. } => match self.conn.fill_blocking() {
-                Ok(Filled::End) if self.conn.shared().input_ended().is_some() => {
-                    self.conn.shared().input_ended()
+    fn wait(&mut self, turn: &Turn, bed: &Bed) -> Cause {
+        let mut wake = Wake::default();
+        let rest = match turn.end {
+            End::Again | End::Closed => return Cause::default(),
+            End::Flush => {
+                if self.conn.flush_blocking().is_err() {
+                    wake.close = Some(self.failure(CloseReason::ClientClosed));
                 }
-                Ok(Filled::Bytes | Filled::End) => {
-                    self.unshown = true;
-                    None
-                }
-                Ok(Filled::Full) => Some(CloseReason::InputTooLong),
-                // A blocking read that finds nothing does not return.
-                Ok(Filled::Nothing) => None,
-                Err(_) => Some(self.failure(CloseReason::ClientClosed)),
-            },
+                return Cause { wake, now: None };
+            }
+            End::Park { ticket } => Some(Rest::Park {
+                ticket,
+                unsent: self.conn.unsent() > 0,
+            }),
+            // A plain `recv` is faster, but nothing else ends it.
+            End::Idle { .. } if turn.until != NEVER || self.conn.is_reachable() => Some(Rest::Idle),
+            End::Idle { .. } => None,
         };
-        Cause {
-            close,
-            ..Cause::default()
+        if let Some(rest) = rest {
+            wake = bed.rest(rest, self.conn.socket(), turn.until, &self.registry);
+            return Cause { wake, now: None };
         }
+        match self.conn.fill_blocking() {
+            Ok(Filled::End) if self.conn.shared().input_ended().is_some() => {
+                wake.close = self.conn.shared().input_ended();
+            }
+            Ok(Filled::Bytes | Filled::End) => self.unshown = true,
+            Ok(Filled::Full) => wake.close = Some(CloseReason::InputTooLong),
+            // A blocking read that finds nothing does not return.
+            Ok(Filled::Nothing) => {}
+            Err(_) => wake.close = Some(self.failure(CloseReason::ClientClosed)),
+        }
+        Cause { wake, now: None }
+    }
+
+    fn is_detached(&self) -> bool {
+        self.detached
+    }
+
+    fn run_detached(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        let (handler, conn) = (&self.handler, &mut self.conn);
+        let answer = catch_unwind(AssertUnwindSafe(|| handler.detached(session, conn)));
+        let why = match answer {
+            Ok(Ok(())) => match self.conn.flush_blocking() {
+                Ok(()) => CloseReason::HandlerClosed,
+                Err(_) => self.failure(CloseReason::ClientClosed),
+            },
+            Ok(Err(error)) => {
+                let why = CloseReason::Handler(error.kind());
+                discard(error);
+                self.failure(why)
+            }
+            Err(payload) => {
+                discard(payload);
+                self.registry.count_panic();
+                CloseReason::Panicked
+            }
+        };
+        let why = self.conn.shared().cancelled().unwrap_or(why);
+        self.finish(Place::Thread, why);
     }
 
     fn abandon(&mut self, why: CloseReason) {

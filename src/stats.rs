@@ -36,12 +36,49 @@ pub struct Stats {
     /// Closed connections by reason ([`CloseReason::name`](crate::CloseReason::name)), those
     /// reasons that occurred.
     pub closes: Vec<(&'static str, u64)>,
-    /// Reported waits by kind, those kinds that occurred.
+    /// Waits by kind, those kinds that occurred.
     #[doc(alias = "THREAD_POOL_WAITS")]
-    pub waits: Vec<(WaitKind, u64)>,
+    pub waits: Vec<WaitStats>,
+    /// Whether commands that block without saying so can be found: the states of threads can be read
+    /// here, and the scheduler is the pool. Otherwise such commands count as long.
+    pub detects_blocking: bool,
     /// One for each group; empty under thread-per-connection.
     #[doc(alias = "THREAD_POOL_GROUPS")]
     pub groups: Vec<GroupStats>,
+}
+
+/// Waits of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitStats {
+    /// What was waited for.
+    pub kind: WaitKind,
+    /// How often, so far.
+    pub count: u64,
+    /// How long those lasted that are over, in all.
+    pub total: Duration,
+}
+
+/// A queued connection; see [`ServerHandle::queues`](crate::ServerHandle::queues).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "THREAD_POOL_QUEUES")]
+pub struct QueueEntry {
+    /// Its group.
+    #[doc(alias = "GROUP_ID")]
+    pub group: usize,
+    /// Its place in its lane, from 0.
+    #[doc(alias = "POSITION")]
+    pub position: usize,
+    /// Its lane: "holding", "control", "high", "low" or "long".
+    #[doc(alias = "PRIORITY")]
+    pub lane: &'static str,
+    /// Which one it is, unless it has just gone.
+    #[doc(alias = "CONNECTION_ID")]
+    pub id: Option<ConnId>,
+    /// For how long it has been queued.
+    #[doc(alias = "QUEUEING_TIME_MICROSECONDS")]
+    pub time: Duration,
 }
 
 /// One group's state and counters.
@@ -64,6 +101,14 @@ pub struct GroupStats {
     pub waiting: usize,
     /// Threads whose command has run past the stall limit, or said that it would.
     pub long: usize,
+    /// Threads whose command has run past the stall limit and was found blocked, though it had not
+    /// reported a wait: its handler has forgotten a hook. Always 0 where thread states cannot be read.
+    pub blocked: usize,
+    /// Connections that others may be waiting for, by their own word or the others'.
+    pub holding: usize,
+    /// Threads beyond [`PoolConfig::max_threads`](crate::PoolConfig): at most one for each that holds
+    /// something, and for a tenth of a second after.
+    pub over_cap: usize,
     /// Commands in the lanes.
     #[doc(alias = "QUEUE_LENGTH")]
     pub queued: usize,
@@ -86,6 +131,14 @@ pub struct GroupStats {
     pub throttles: u64,
     /// Commands that ran past the stall limit.
     pub stalls: u64,
+    /// Commands that were found blocked, though they had not reported a wait.
+    pub detected: u64,
+    /// For how long they were known to be.
+    pub detected_time: Duration,
+    /// Connections that others said they wait for.
+    pub boosts: u64,
+    /// Threads that were created beyond the cap.
+    pub threads_over_cap: u64,
     /// Polls by a listener: blocking.
     pub polls_by_listener: u64,
     /// Polls by a worker between two commands: not blocking.
@@ -105,7 +158,7 @@ pub struct ConnInfo {
     /// Who is at the other end.
     pub peer: String,
     /// "new", "idle" (between commands), "reading" (in the middle of one), "running" (in a wait too),
-    /// "writing" (to a slow reader). A queued connection is shown as what it was before.
+    /// "writing" (to a slow reader), "parked" or "detached". A queued connection is shown as what it was before.
     pub state: &'static str,
     /// Since its last command began; under thread-per-connection to within a second.
     pub since: Duration,

@@ -27,6 +27,9 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::conn::ConnId;
 
 /// What is waited for. The first eleven are MariaDB's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,12 +59,15 @@ pub enum WaitKind {
     Sync,
     /// A socket. [`Conn`](crate::Conn) reports its own.
     Net,
+    /// Not reported by the handler: the pool found the thread blocked when the command had run past the
+    /// stall limit. Seen in statistics only.
+    Detected,
     /// Anything else, by name. All of these are counted as one kind.
     Other(&'static str),
 }
 
 impl WaitKind {
-    pub(crate) const COUNTED: [Self; 13] = [
+    pub(crate) const COUNTED: [Self; 14] = [
         Self::Unknown,
         Self::Sleep,
         Self::DiskIo,
@@ -74,6 +80,7 @@ impl WaitKind {
         Self::GroupCommit,
         Self::Sync,
         Self::Net,
+        Self::Detected,
         Self::Other("other"),
     ];
 
@@ -91,7 +98,8 @@ impl WaitKind {
             Self::GroupCommit => 9,
             Self::Sync => 10,
             Self::Net => 11,
-            Self::Other(_) => 12,
+            Self::Detected => 12,
+            Self::Other(_) => 13,
         }
     }
 }
@@ -111,14 +119,34 @@ pub fn during<R>(kind: WaitKind, blocking: impl FnOnce() -> R) -> R {
     blocking()
 }
 
+/// As [`during`], and says for which connection's command it waits: the holder of the lock, say.
+///
+/// What the holder has queued, or queues next, then goes before everything else, and may have a
+/// thread beyond the cap; so do those that the holder itself waits for, as far as they have said so.
+/// Without it, whoever is waited for queues behind those that wait for it. A holder that is unknown
+/// here or has gone is no error.
+pub fn during_for<R>(kind: WaitKind, holder: ConnId, blocking: impl FnOnce() -> R) -> R {
+    let _waiting = enter_for(kind, holder);
+    blocking()
+}
+
 /// Reports a wait that lasts until the guard is dropped. Prefer [`during`], which cannot be held
 /// too long.
 pub fn enter(kind: WaitKind) -> Guard {
+    begin(kind, None)
+}
+
+/// As [`enter`], for a known holder; see [`during_for`].
+pub fn enter_for(kind: WaitKind, holder: ConnId) -> Guard {
+    begin(kind, Some(holder))
+}
+
+fn begin(kind: WaitKind, holder: Option<ConnId>) -> Guard {
     // `try_with`: a destructor of another thread-local may wait when this one has gone already.
     let counted = WORKER
         .try_with(|worker| match &*worker.borrow() {
             Some(worker) => {
-                worker.begin(kind);
+                worker.begin(kind, holder);
                 true
             }
             None => false,
@@ -152,8 +180,9 @@ impl Drop for Guard {
 
 /// Who is told of a thread's waits: its place in a scheduler.
 pub(crate) trait Place: Send + Sync {
-    fn wait_begin(&self, kind: WaitKind);
-    fn wait_end(&self);
+    /// `holder`: who is waited for, if that is known.
+    fn wait_begin(&self, kind: WaitKind, holder: Option<ConnId>);
+    fn wait_end(&self, kind: WaitKind, time: Duration);
     /// The command will be long.
     fn declare_long(&self);
 }
@@ -161,15 +190,26 @@ pub(crate) trait Place: Send + Sync {
 struct Worker {
     place: Arc<dyn Place>,
     depth: Cell<u32>,
+    /// The outermost wait.
+    begun: Cell<Option<(WaitKind, Instant)>>,
 }
 
 impl Worker {
-    fn begin(&self, kind: WaitKind) {
+    fn begin(&self, kind: WaitKind, holder: Option<ConnId>) {
         let depth = self.depth.get();
         self.depth.set(depth + 1);
         if depth == 0 {
-            self.place.wait_begin(kind);
+            self.begun.set(Some((kind, Instant::now())));
+            self.place.wait_begin(kind, holder);
         }
+    }
+
+    fn ended(&self) {
+        let (kind, begun) = self
+            .begun
+            .take()
+            .unwrap_or_else(|| (WaitKind::Unknown, Instant::now()));
+        self.place.wait_end(kind, begun.elapsed());
     }
 
     fn end(&self) {
@@ -178,7 +218,7 @@ impl Worker {
         if depth > 0 {
             self.depth.set(depth - 1);
             if depth == 1 {
-                self.place.wait_end();
+                self.ended();
             }
         }
     }
@@ -193,6 +233,7 @@ pub(crate) fn install(place: Arc<dyn Place>) {
     let worker = Worker {
         place,
         depth: Cell::new(0),
+        begun: Cell::new(None),
     };
     WORKER.with(|w| *w.borrow_mut() = Some(worker));
 }
@@ -203,7 +244,7 @@ pub(crate) fn command_ended() {
         if let Some(worker) = &*w.borrow()
             && worker.depth.replace(0) > 0
         {
-            worker.place.wait_end();
+            worker.ended();
         }
     });
 }
@@ -229,11 +270,11 @@ mod tests {
     }
 
     impl Place for Counts {
-        fn wait_begin(&self, _: WaitKind) {
+        fn wait_begin(&self, _: WaitKind, _: Option<ConnId>) {
             self.begun.fetch_add(1, Relaxed);
             self.open.fetch_add(1, Relaxed);
         }
-        fn wait_end(&self) {
+        fn wait_end(&self, _: WaitKind, _: Duration) {
             self.open.fetch_sub(1, Relaxed);
         }
         fn declare_long(&self) {}

@@ -21,7 +21,6 @@ everywhere! {
     what_the_handler_asked_to_close_is_closed_after_its_last_reply,
     a_last_reply_is_not_overtaken_by_a_reset,
     a_last_reply_may_be_a_large_one,
-    what_there_is_not_yet_closes_the_connection_and_says_so,
     an_error_of_the_handler_closes_its_connection_only,
 }
 
@@ -220,23 +219,6 @@ fn a_last_reply_may_be_a_large_one(setup: Setup) {
         server.until_closed_as("handler_closed", 1);
         server.finish();
     }
-}
-
-/// Refused with the reason, and not ignored.
-fn what_there_is_not_yet_closes_the_connection_and_says_so(setup: Setup) {
-    let server = setup.serve(Options::default());
-    let mut witness = server.client();
-    for (n, what) in ["flush", "park", "detach", "until"].into_iter().enumerate() {
-        let mut client = server.client();
-        client.send(&format!("NEXT {what}"));
-        assert_eq!(
-            client.rest(),
-            format!("farewell: not available yet: Next::{what}\n")
-        );
-        server.until_closed_as("unsupported", n as u64 + 1);
-    }
-    witness.ping();
-    server.finish();
 }
 
 /// Closing a socket that holds unread input is answered with a reset, which may overtake the reply.

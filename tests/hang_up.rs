@@ -137,7 +137,7 @@ fn a_client_may_leave_in_the_middle_of_a_reply_that_the_handler_waits_to_write(s
         client.send("BIG 50000000");
         client.read_big(0, 100_000);
         until("the handler waits", || {
-            server.stats().waits.iter().any(|(_, n)| *n > 0)
+            server.stats().waits.iter().any(|wait| wait.count > 0)
         });
         assert_eq!(server.stage.running("BIG").now, 1);
         leave(client);

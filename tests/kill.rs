@@ -96,7 +96,7 @@ fn a_connection_in_a_blocked_read_is_killed_at_once(setup: Setup) {
     let (mut client, witness) = victim(&server);
     client.send("READ 10\nabc");
     until("it reads", || {
-        server.stats().waits.iter().any(|(_, n)| *n > 0)
+        server.stats().waits.iter().any(|wait| wait.count > 0)
     });
     kill(&server, &client);
     assert_eq!(client.rest(), FAREWELL);
@@ -108,7 +108,7 @@ fn a_connection_in_a_blocked_write_is_killed_at_once(setup: Setup) {
     let (mut client, witness) = victim(&server);
     client.send("BIG 50000000");
     until("it writes", || {
-        server.stats().waits.iter().any(|(_, n)| *n > 0)
+        server.stats().waits.iter().any(|wait| wait.count > 0)
     });
     kill(&server, &client);
     was_killed(server, witness);

@@ -218,7 +218,8 @@ fn slow_reader(setup: Setup, bound: usize) -> (Harness, Client) {
     client.send(&format!("BIG {SIZE}"));
     client.read_big(0, 1000);
     until("the rest waits for it", || {
-        server.state(client.id) == Some("writing") || server.stats().waits.iter().any(|w| w.1 > 0)
+        server.state(client.id) == Some("writing")
+            || server.stats().waits.iter().any(|w| w.count > 0)
     });
     (server, client)
 }

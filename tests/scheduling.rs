@@ -55,7 +55,7 @@ fn a_reported_wait_opens_the_gate_at_once(setup: Setup) {
     let group = &stats.groups[0];
     assert_eq!(group.stalls, 0, "{group:?}");
     assert_eq!(group.creations_due_to_stall, 0, "{group:?}");
-    let waits: u64 = stats.waits.iter().map(|(_, n)| n).sum();
+    let waits: u64 = stats.waits.iter().map(|wait| wait.count).sum();
     assert_eq!(waits, 10, "{:?}", stats.waits);
 }
 

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use loom::thread::{self, JoinHandle};
 
-use super::monitor::{Bell, Monitor};
+use super::monitor::{Bell, Monitor, Settings};
 use super::{Group, Task};
 use crate::port::{Doors, Event, Readiness, Threads};
-use crate::sched::{Bounds, End, Key, Lane, Nanos, Turn, Wake, WorkerId};
+use crate::sched::{Bounds, End, Key, Lane, NEVER, Nanos, Turn, Wake, WorkerId};
 use crate::sync::{Condvar, Mutex};
 
 // ---- fakes ----
@@ -40,10 +40,7 @@ struct Polled {
 
 impl Outside {
     fn input(&self, key: Key) {
-        let readiness = Readiness {
-            readable: true,
-            ..Readiness::default()
-        };
+        let readiness = Readiness::READABLE;
         let token = key.to_token();
         self.poller.lock().events.push(Event { token, readiness });
         self.bed.notify_one();
@@ -95,8 +92,10 @@ impl Task<()> for Client {
         Turn {
             end: (self.0)(key, &wake),
             lane: Lane::Low,
-            calls: 1,
+            holding: false,
             look_again: false,
+            calls: 1,
+            until: NEVER,
         }
     }
 }
@@ -117,7 +116,6 @@ enum Fresh {
 }
 
 fn group(fresh: Fresh, bell: &Arc<Bell>) -> Arc<TestGroup> {
-    const NEVER: Nanos = Nanos(u64::MAX);
     let bounds = Bounds {
         oversubscribe: 1,
         stall_limit: NEVER,
@@ -161,7 +159,7 @@ fn start_as(group: &Arc<TestGroup>, worker: WorkerId) -> JoinHandle<()> {
 
 fn start(group: &Arc<TestGroup>, workers: usize) -> Vec<JoinHandle<()>> {
     (0..workers)
-        .map(|_| start_as(group, group.spawning(false)))
+        .map(|_| start_as(group, group.spawning(false, false)))
         .collect()
 }
 
@@ -226,6 +224,10 @@ struct Hire {
 impl Threads for Hire {
     type Id = WorkerId;
 
+    fn is_blocked(&self, _: usize, _: WorkerId) -> bool {
+        false
+    }
+
     fn spawn(&self, _: usize, worker: WorkerId) -> io::Result<()> {
         let mut refusals = self.refusals.lock();
         if *refusals > 0 {
@@ -257,8 +259,7 @@ fn beside_the_monitor(
                 groups: &groups,
                 bell: &bell,
                 threads: &*hire,
-                tick: Duration::from_millis(1),
-                max_threads: 2,
+                settings: &Settings::new(Duration::from_millis(1), 2),
             }
             .run();
         })
@@ -379,7 +380,7 @@ fn a_command_that_waits_leaves_nobodys_input_unseen() {
             attach(&group, move |_, wake| {
                 if wake.ready.input() {
                     let group = weak.upgrade().expect("it runs this");
-                    group.wait_begin(me());
+                    group.wait_begin(me(), None);
                     seen.wait_for(1);
                     group.wait_end(me());
                     done.up();
@@ -505,7 +506,7 @@ fn the_monitor_does_not_sleep_through_a_queue() {
     model("ring | monitor | (worker)", 3, || {
         let bell = Arc::new(Bell::default());
         let group = group(Fresh::Until, &bell);
-        let first = group.spawning(false);
+        let first = group.spawning(false, false);
         attach_one_that_waits_for_another(&group);
         beside_the_monitor(&group, &bell, 0, || work_here(&group, first));
         assert_eq!(group.leftovers().len(), 0);
@@ -517,7 +518,7 @@ fn a_thread_that_cannot_be_had_is_asked_for_again() {
     model("ask | monitor, refused | (worker)", 3, || {
         let bell = Arc::new(Bell::default());
         let group = group(Fresh::Not, &bell);
-        let first = group.spawning(false);
+        let first = group.spawning(false, false);
         attach_one_that_waits_for_another(&group);
         beside_the_monitor(&group, &bell, 1, || work_here(&group, first));
         assert_eq!(group.leftovers().len(), 0);
@@ -531,7 +532,7 @@ fn the_monitor_does_not_sleep_while_nobody_polls() {
     model("ring, input | monitor | (worker)", 3, || {
         let bell = Arc::new(Bell::default());
         let group = group(Fresh::Until, &bell);
-        let first = group.spawning(false);
+        let first = group.spawning(false, false);
         let seen = Count::default();
         let (reading, send) = reader(&group, &seen);
         let weak = Arc::downgrade(&group);

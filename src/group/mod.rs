@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crossbeam::utils::CachePadded;
 
 use crate::port::Doors;
-use crate::sched::{Actions, Bounds, Call, Key, Nanos, State, Turn, Wake, WorkerId};
+use crate::sched::{Actions, Bounds, Call, Key, Lane, Nanos, State, Ticket, Turn, Wake, WorkerId};
 use crate::stats::GroupStats;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -39,6 +39,14 @@ pub(crate) trait Task<I>: Send {
         interest: &I,
         desk: &mut Self::Desk,
     ) -> Turn;
+
+    /// It has left the group. Called without any lock, on the worker that ran it.
+    fn left(self)
+    where
+        Self: Sized,
+    {
+        drop(self);
+    }
 }
 
 /// What the group's lock guards.
@@ -92,6 +100,50 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         found
     }
 
+    /// Has a connection's handler called.
+    pub(crate) fn poke(&self, key: Key) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.poke(key, now);
+        self.perform(guard, actions);
+    }
+
+    /// Ends a park. False: it is over already.
+    pub(crate) fn resume(&self, key: Key, ticket: Ticket, dropped: bool) -> bool {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let (won, actions) = guard.sched.resume(key, ticket, dropped, now);
+        self.perform(guard, actions);
+        won
+    }
+
+    /// Lets a connection go first, for somebody waits for it. Returns for whom it waits itself.
+    pub(crate) fn boost(&self, key: Key) -> Option<u64> {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let (next, actions) = guard.sched.boost(key, now);
+        self.perform(guard, actions);
+        next
+    }
+
+    /// Other limits, from now on.
+    pub(crate) fn rebound(&self, bounds: Bounds) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.rebound(bounds, now);
+        self.perform(guard, actions);
+    }
+
+    /// Who is queued: which lane, which connection, for how long.
+    pub(crate) fn queued(&self) -> Vec<(Lane, Key, Nanos)> {
+        let now = self.now();
+        let mut queued = self.guarded.lock().sched.queued();
+        for (_, _, at) in &mut queued {
+            *at = now.since(*at);
+        }
+        queued
+    }
+
     /// Closes idle connections, and each other one when it comes to rest between commands.
     pub(crate) fn drain(&self) {
         let now = self.now();
@@ -123,10 +175,11 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     }
 
     /// The command on `worker` is about to block. A leaf: callable under any lock of the user's.
-    pub(crate) fn wait_begin(&self, worker: WorkerId) {
+    /// `holder`: the id of the connection that it waits for, if that is known.
+    pub(crate) fn wait_begin(&self, worker: WorkerId, holder: Option<u64>) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.wait_begin(worker, now);
+        let actions = guard.sched.wait_begin(worker, holder, now);
         self.perform(guard, actions);
     }
 
@@ -149,10 +202,10 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     }
 
     /// Counts a worker in whose thread the caller is about to create.
-    pub(crate) fn spawning(&self, due_to_stall: bool) -> WorkerId {
+    pub(crate) fn spawning(&self, due_to_stall: bool, excess: bool) -> WorkerId {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let worker = guard.sched.spawning(now, due_to_stall);
+        let worker = guard.sched.spawning(now, due_to_stall, excess);
         if guard.beds.len() <= worker.index() {
             guard.beds.push(Arc::default());
         }

@@ -6,12 +6,12 @@
 //! hook never creates one under a user's lock, affinity is not inherited from a pinned worker, and
 //! there is one place that retries.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{Group, Task};
 use crate::port::{Doors, Threads};
-use crate::sched::{Call, Nanos, WorkerId};
+use crate::sched::{Call, Nanos, Suspect, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// Quiet ticks before the monitor sleeps; under the model checker one stands for all.
@@ -79,10 +79,36 @@ pub(crate) struct Monitor<'a, D, T, S> {
     pub(crate) groups: &'a [std::sync::Arc<Group<D, T>>],
     pub(crate) bell: &'a Bell,
     pub(crate) threads: &'a S,
-    /// Time between two ticks.
-    pub(crate) tick: Duration,
+    pub(crate) settings: &'a Settings,
+}
+
+/// What may change while it runs. Relaxed: each is a number by itself, read anew at each tick.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Time between two ticks, in nanoseconds.
+    tick: AtomicU64,
     /// Threads of all groups together.
-    pub(crate) max_threads: usize,
+    max_threads: AtomicUsize,
+}
+
+impl Settings {
+    pub(crate) fn new(tick: Duration, max_threads: usize) -> Self {
+        let this = Self {
+            tick: AtomicU64::new(0),
+            max_threads: AtomicUsize::new(max_threads),
+        };
+        this.set(tick, max_threads);
+        this
+    }
+
+    pub(crate) fn set(&self, tick: Duration, max_threads: usize) {
+        self.tick.store(Nanos::from_duration(tick).0, Relaxed);
+        self.max_threads.store(max_threads, Relaxed);
+    }
+
+    fn tick(&self) -> Duration {
+        Duration::from_nanos(self.tick.load(Relaxed))
+    }
 }
 
 impl<D, T, S> Monitor<'_, D, T, S>
@@ -97,7 +123,7 @@ where
         loop {
             quiet = if self.tick() { 0 } else { quiet + 1 };
             let awake = if quiet < LINGER {
-                self.bell.sleep(Some(self.tick))
+                self.bell.sleep(Some(self.settings.tick()))
             } else {
                 self.sleep_until_rung()
             };
@@ -112,7 +138,7 @@ where
     fn sleep_until_rung(&self) -> bool {
         self.bell.asleep.store(true, Relaxed);
         let awake = if self.tick() {
-            self.bell.sleep(Some(self.tick))
+            self.bell.sleep(Some(self.settings.tick()))
         } else {
             let now = self.groups.first().map_or(Nanos(0), |g| g.now());
             let due = self
@@ -130,31 +156,56 @@ where
     pub(crate) fn tick(&self) -> bool {
         let ticks: Vec<Tick> = self.groups.iter().map(|g| g.tick()).collect();
         let mut total: usize = ticks.iter().map(|t| t.threads).sum();
+        let max_threads = self.settings.max_threads.load(Relaxed);
+        self.share_out_excess(total, max_threads, &ticks);
         // Two threads are kept back for every group that has fewer: one group's waits must not
         // leave another without a listener.
         let mut reserved: usize = ticks.iter().map(|t| 2usize.saturating_sub(t.threads)).sum();
         let mut again = false;
         for (index, tick) in ticks.iter().enumerate() {
             again |= tick.again;
+            self.look_at(index, &tick.suspects);
             if !tick.spawn {
                 continue;
             }
             again = true;
             let kept = usize::from(tick.threads < 2);
-            if total + reserved - kept < self.max_threads {
+            if total + reserved - kept < max_threads {
                 reserved -= kept;
                 total += 1;
-                self.spawn(index, tick.due_to_stall);
-            } else {
-                self.groups[index].capped();
+                self.spawn(index, tick.due_to_stall, false);
+            } else if self.groups[index].capped() {
+                total += 1;
+                self.spawn(index, tick.due_to_stall, true);
             }
         }
         again
     }
 
-    fn spawn(&self, index: usize, due_to_stall: bool) {
+    /// Threads beyond the cap are those of all groups together: when one leaves within the cap, there
+    /// is one less beyond it elsewhere.
+    fn share_out_excess(&self, total: usize, max_threads: usize, ticks: &[Tick]) {
+        let mut excess = total.saturating_sub(max_threads);
+        for (group, tick) in self.groups.iter().zip(ticks) {
+            if tick.excess > excess {
+                group.limit_excess(excess);
+            }
+            excess -= tick.excess.min(excess);
+        }
+    }
+
+    /// Looks which commands past the stall bound burn a CPU, and which are blocked without having
+    /// said so.
+    fn look_at(&self, index: usize, suspects: &[Suspect]) {
+        for suspect in suspects {
+            let blocked = self.threads.is_blocked(index, suspect.worker);
+            self.groups[index].judge(*suspect, blocked);
+        }
+    }
+
+    fn spawn(&self, index: usize, due_to_stall: bool, excess: bool) {
         let group = &self.groups[index];
-        let worker = group.spawning(due_to_stall);
+        let worker = group.spawning(due_to_stall, excess);
         if self.threads.spawn(index, worker).is_err() {
             let retry = group.now().after(Nanos::from_duration(RETRY));
             group.spawn_failed(worker, retry);
@@ -168,6 +219,9 @@ struct Tick {
     due_to_stall: bool,
     again: bool,
     threads: usize,
+    /// Of these, beyond the cap.
+    excess: usize,
+    suspects: Vec<Suspect>,
 }
 
 impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
@@ -180,6 +234,8 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
             due_to_stall: guard.sched.running() > 0,
             again: actions.tick,
             threads: guard.sched.threads(),
+            excess: guard.sched.excess(),
+            suspects: guard.sched.suspects(now),
         };
         // The monitor is who would be rung.
         let call = match actions.call {
@@ -194,7 +250,19 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         self.guarded.lock().sched.next_deadline(now)
     }
 
-    fn capped(&self) {
-        self.guarded.lock().sched.capped();
+    fn capped(&self) -> bool {
+        let now = self.now();
+        self.guarded.lock().sched.capped(now)
+    }
+
+    fn limit_excess(&self, excess: usize) {
+        self.guarded.lock().sched.limit_excess(excess);
+    }
+
+    fn judge(&self, suspect: Suspect, blocked: bool) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.judge(suspect, blocked, now);
+        self.perform(guard, actions);
     }
 }

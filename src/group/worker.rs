@@ -33,7 +33,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     guard = self.guarded.lock();
                     if let Some(gone) = guard.sched.settle(me, key, task, turn, now) {
                         drop(guard);
-                        drop(gone);
+                        gone.left();
                         guard = self.guarded.lock();
                     }
                 }

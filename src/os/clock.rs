@@ -12,8 +12,13 @@ impl Clock {
     }
 
     pub(crate) fn now(self) -> u64 {
-        // Not `as_nanos`, which is 128 bits wide: this is read once for each command.
-        let passed = self.0.elapsed();
+        self.at(Instant::now())
+    }
+
+    /// What it says at a moment; 0 at one before it started.
+    pub(crate) fn at(self, moment: Instant) -> u64 {
+        // Not `as_nanos`, which is 128 bits wide: this is called once for each command.
+        let passed = moment.saturating_duration_since(self.0);
         passed.as_secs() * 1_000_000_000 + u64::from(passed.subsec_nanos())
     }
 }

@@ -2,11 +2,12 @@
 
 pub(crate) mod affinity;
 pub(crate) mod clock;
+pub(crate) mod thread_state;
 #[cfg(unix)]
 mod unix;
 
 #[cfg(unix)]
-pub(crate) use unix::{listener, poller, socket};
+pub(crate) use unix::{bell, listener, poller, socket};
 
 #[cfg(not(unix))]
 compile_error!(

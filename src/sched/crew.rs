@@ -6,6 +6,7 @@
 //! called twice for one need.
 
 use super::Nanos;
+use super::table::Key;
 
 /// A worker's place in the crew; reused after the worker has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +16,13 @@ impl WorkerId {
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// A worker whose command has run past the stall bound, and when that started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suspect {
+    pub(crate) worker: WorkerId,
+    started: Nanos,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +41,29 @@ enum At {
     Waiting,
 }
 
+/// What a command that runs counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It has a slot.
+    Slot,
+    /// It has given up its slot for taking long.
+    Long,
+    /// It has given up its slot, for its thread was found blocked though it had not said so.
+    Detected,
+}
+
 #[derive(Clone, Debug)]
 struct Worker {
     at: At,
-    /// Running or waiting: the command has given up its slot for taking long.
-    long: bool,
+    /// Running or waiting, and for parking thereafter.
+    kind: Kind,
+    /// Running or waiting: for which connection; and whether that may have a thread beyond the cap.
+    conn: Option<Key>,
+    holder: bool,
+    /// Waiting: for which connection, by its id, if it has said so.
+    waits_for: Option<u64>,
+    /// When it was found blocked.
+    detected_at: Nanos,
     /// Running: when the command started, moved forward by the time that it has waited.
     started: Nanos,
     /// Waiting: how long the command had been running.
@@ -61,7 +87,12 @@ pub(super) struct Crew {
     starting_or_coming: usize,
     waiting: usize,
     long: usize,
+    detected: usize,
+    /// Running or waiting, without the right to a thread beyond the cap.
+    ordinary: usize,
     threads: usize,
+    /// Of these, beyond the cap.
+    excess: usize,
     /// The monitor has been asked for a thread and has not looked yet.
     asked: bool,
     created_at: Nanos,
@@ -96,6 +127,26 @@ impl Crew {
         self.long
     }
 
+    /// Found blocked, though they had not said so.
+    pub(super) fn detected(&self) -> usize {
+        self.detected
+    }
+
+    /// Threads beyond the cap.
+    pub(super) fn excess(&self) -> usize {
+        self.excess
+    }
+
+    /// There is room within the cap: no more than these are beyond it.
+    pub(super) fn limit_excess(&mut self, excess: usize) {
+        self.excess = self.excess.min(excess);
+    }
+
+    /// Whether an ordinary command may start: those that run have threads within the cap.
+    pub(super) fn ordinary_allowed(&self) -> bool {
+        self.excess == 0 || self.ordinary + self.excess < self.threads
+    }
+
     pub(super) fn listener(&self) -> Option<WorkerId> {
         self.listener
     }
@@ -122,11 +173,15 @@ impl Crew {
 
     // ---- a worker's circle ----
 
-    pub(super) fn spawning(&mut self, now: Nanos) -> WorkerId {
+    pub(super) fn spawning(&mut self, now: Nanos, excess: bool) -> WorkerId {
         let worker = self.free.pop().unwrap_or_else(|| {
             self.workers.push(Worker {
                 at: At::Free,
-                long: false,
+                kind: Kind::Slot,
+                conn: None,
+                holder: false,
+                waits_for: None,
+                detected_at: now,
                 started: now,
                 ran: Nanos(0),
             });
@@ -134,9 +189,13 @@ impl Crew {
                 u32::try_from(self.workers.len() - 1).expect("more workers than threads can exist"),
             )
         });
-        self.at(worker).at = At::Starting;
+        let w = self.at(worker);
+        w.at = At::Starting;
+        // What it is created for, should it fail.
+        w.holder = excess;
         self.starting_or_coming += 1;
         self.threads += 1;
+        self.excess += usize::from(excess);
         self.created_at = now;
         // That was the answer; whoever is missing beside this one is asked for anew.
         self.asked = false;
@@ -146,6 +205,7 @@ impl Crew {
     pub(super) fn spawn_failed(&mut self, worker: WorkerId, retry: Nanos) {
         debug_assert_eq!(self.at(worker).at, At::Starting);
         self.starting_or_coming -= 1;
+        self.excess -= usize::from(self.at(worker).holder && self.excess > 0);
         self.leave(worker);
         self.retry_at = retry;
     }
@@ -163,26 +223,49 @@ impl Crew {
         self.at(worker).at = At::Idle;
     }
 
-    pub(super) fn run(&mut self, worker: WorkerId, now: Nanos) {
+    pub(super) fn run(&mut self, worker: WorkerId, conn: Key, holder: bool, now: Nanos) {
         let w = self.at(worker);
         debug_assert_eq!(w.at, At::Idle);
         w.at = At::Running;
-        w.long = false;
+        w.kind = Kind::Slot;
+        w.conn = Some(conn);
+        w.holder = holder;
         w.started = now;
         self.active.push(worker);
+        self.ordinary += usize::from(!holder);
     }
 
     /// The command has ended; whether it was long.
     pub(super) fn finish(&mut self, worker: WorkerId) -> bool {
-        let Worker { at, long, .. } = *self.at(worker);
-        debug_assert_eq!(at, At::Running);
-        if long {
-            self.long -= 1;
-        } else {
-            self.active.retain(|w| *w != worker);
+        let w = self.at(worker);
+        debug_assert_eq!(w.at, At::Running);
+        w.at = At::Idle;
+        w.conn = None;
+        let (kind, holder) = (w.kind, w.holder);
+        self.ordinary -= usize::from(!holder);
+        self.uncount(worker, kind);
+        kind == Kind::Long
+    }
+
+    fn count(&mut self, worker: WorkerId, kind: Kind) {
+        match kind {
+            Kind::Slot => self.active.push(worker),
+            Kind::Long => self.long += 1,
+            Kind::Detected => self.detected += 1,
         }
-        self.at(worker).at = At::Idle;
-        long
+    }
+
+    fn uncount(&mut self, worker: WorkerId, kind: Kind) {
+        match kind {
+            Kind::Slot => {
+                // The one that started last is likely to end first.
+                if let Some(at) = self.active.iter().rposition(|w| *w == worker) {
+                    self.active.swap_remove(at);
+                }
+            }
+            Kind::Long => self.long -= 1,
+            Kind::Detected => self.detected -= 1,
+        }
     }
 
     pub(super) fn poll(&mut self, worker: WorkerId, block: bool) {
@@ -207,7 +290,7 @@ impl Crew {
         w.at = At::Parked;
         // Whoever burnt CPU for long is owed less of it by the kernel than a fresh thread, so it is
         // called last.
-        if std::mem::take(&mut w.long) {
+        if std::mem::replace(&mut w.kind, Kind::Slot) == Kind::Long {
             self.parked.insert(0, worker);
         } else {
             self.parked.push(worker);
@@ -218,10 +301,18 @@ impl Crew {
         self.workers[worker.index()].at == At::Parked
     }
 
+    /// Whether somebody stays if a worker leaves: the last one does not, nor one that is the last but
+    /// for threads that are only being created.
+    pub(super) fn may_leave(&self) -> bool {
+        self.threads > 1 + self.starting_or_coming
+    }
+
     /// A worker that is idle or parked leaves for good.
     pub(super) fn exit(&mut self, worker: WorkerId) {
         self.parked.retain(|w| *w != worker);
         self.leave(worker);
+        // Whoever leaves, there is one less beyond the cap.
+        self.excess = self.excess.saturating_sub(1);
     }
 
     fn leave(&mut self, worker: WorkerId) {
@@ -232,16 +323,17 @@ impl Crew {
 
     // ---- inside a command ----
 
-    pub(super) fn wait_begin(&mut self, worker: WorkerId, now: Nanos) {
+    pub(super) fn wait_begin(&mut self, worker: WorkerId, holder: Option<u64>, now: Nanos) {
         let w = self.at(worker);
         debug_assert_eq!(w.at, At::Running);
         w.at = At::Waiting;
+        w.waits_for = holder;
         w.ran = now.since(w.started);
-        if w.long {
-            self.long -= 1;
-        } else {
-            self.active.retain(|w| *w != worker);
+        let kind = w.kind;
+        if kind == Kind::Detected {
+            w.kind = Kind::Long;
         }
+        self.uncount(worker, kind);
         self.waiting += 1;
     }
 
@@ -249,30 +341,37 @@ impl Crew {
         let w = self.at(worker);
         debug_assert_eq!(w.at, At::Waiting);
         w.at = At::Running;
+        w.waits_for = None;
         // The stall bound is on running, not on waiting.
         w.started = now.since(w.ran);
-        if w.long {
-            self.long += 1;
-        } else {
-            self.active.push(worker);
-        }
+        let kind = w.kind;
+        self.count(worker, kind);
         self.waiting -= 1;
     }
 
+    /// For whom the command of a connection waits, if it does and has said so.
+    pub(super) fn waits_for(&self, conn: Key) -> Option<u64> {
+        self.workers
+            .iter()
+            .find(|w| w.conn == Some(conn))
+            .and_then(|w| w.waits_for)
+    }
+
     pub(super) fn mark_long(&mut self, worker: WorkerId) {
+        self.becomes(worker, Kind::Long);
+    }
+
+    fn becomes(&mut self, worker: WorkerId, kind: Kind) {
         let w = self.at(worker);
-        if w.long {
-            return;
-        }
-        w.long = true;
-        if w.at == At::Running {
-            self.active.retain(|w| *w != worker);
-            self.long += 1;
+        let before = std::mem::replace(&mut w.kind, kind);
+        if w.at == At::Running && before != kind {
+            self.uncount(worker, before);
+            self.count(worker, kind);
         }
     }
 
     /// Commands that have run for `bound` become long. Returns how many did.
-    pub(super) fn mark_stalled(&mut self, now: Nanos, bound: Nanos) -> u64 {
+    pub(super) fn mark_stalled(&mut self, now: Nanos, bound: Nanos) -> usize {
         let stalled: Vec<WorkerId> = self
             .active
             .iter()
@@ -282,7 +381,53 @@ impl Crew {
         for worker in &stalled {
             self.mark_long(*worker);
         }
-        stalled.len() as u64
+        stalled.len()
+    }
+
+    /// Commands that have run for `bound`, each with when it started: their threads may be blocked,
+    /// or not be blocked any more.
+    pub(super) fn suspects(&self, now: Nanos, bound: Nanos) -> Vec<Suspect> {
+        let ids = (0..).map(WorkerId);
+        ids.zip(&self.workers)
+            .filter(|(_, w)| w.at == At::Running && now.since(w.started) >= bound)
+            .map(|(worker, w)| Suspect {
+                worker,
+                started: w.started,
+            })
+            .collect()
+    }
+
+    /// A suspect's thread has been looked at. Returns for how long it had been known to be blocked,
+    /// if that is over, and whether it has just become known.
+    pub(super) fn judge(&mut self, suspect: Suspect, blocked: bool, now: Nanos) -> (Nanos, bool) {
+        let w = self.at(suspect.worker);
+        // It may have ended meanwhile, and another one begun.
+        if w.at != At::Running || w.started != suspect.started {
+            return (Nanos(0), false);
+        }
+        let known = w.kind == Kind::Detected;
+        if known == blocked {
+            return (Nanos(0), false);
+        }
+        let since = std::mem::replace(&mut w.detected_at, now);
+        self.becomes(
+            suspect.worker,
+            if blocked { Kind::Detected } else { Kind::Long },
+        );
+        if known {
+            (now.since(since), false)
+        } else {
+            (Nanos(0), true)
+        }
+    }
+
+    /// For how long a worker's command has been known to be blocked.
+    pub(super) fn blocked_for(&self, worker: WorkerId, now: Nanos) -> Nanos {
+        let w = &self.workers[worker.index()];
+        match w.kind {
+            Kind::Detected if w.at == At::Running => now.since(w.detected_at),
+            _ => Nanos(0),
+        }
     }
 
     // ---- calls ----
@@ -346,36 +491,44 @@ impl Crew {
             those(&[At::Starting, At::Coming]).len()
         );
         assert_eq!(self.waiting, those(&[At::Waiting]).len());
-        let (long, active): (Vec<_>, Vec<_>) = those(&[At::Running])
-            .into_iter()
-            .partition(|w| self.workers[*w].long);
-        assert_eq!(listed(&self.active), active);
-        assert_eq!(self.long, long.len());
+        let running = |kind| -> Vec<usize> {
+            let those = those(&[At::Running]).into_iter();
+            those.filter(|w| self.workers[*w].kind == kind).collect()
+        };
+        assert_eq!(listed(&self.active), running(Kind::Slot));
+        assert_eq!(self.long, running(Kind::Long).len());
+        assert_eq!(self.detected, running(Kind::Detected).len());
+        let busy = those(&[At::Running, At::Waiting]).into_iter();
+        let ordinary = busy.filter(|w| !self.workers[*w].holder).count();
+        assert_eq!(self.ordinary, ordinary);
+        assert!(self.excess <= self.threads);
     }
 
     /// What the future of a worker depends on, with an age in place of a time: at what, long, how
     /// old (`oldest` at most), how far from the bottom of the parked ones.
-    pub(super) fn code(&self, worker: WorkerId, now: Nanos, oldest: Nanos) -> [u64; 4] {
+    pub(super) fn code(&self, worker: WorkerId, now: Nanos, oldest: Nanos) -> [u64; 5] {
         let w = &self.workers[worker.index()];
         let age = match w.at {
-            At::Running if !w.long => now.since(w.started),
+            At::Running if w.kind == Kind::Slot => now.since(w.started),
             At::Waiting => w.ran,
             _ => Nanos(0),
         };
         let parked = self.parked.iter().position(|p| *p == worker);
         [
             w.at as u64,
-            u64::from(w.long),
+            w.kind as u64,
+            u64::from(w.holder),
             age.min(oldest).0,
             parked.map_or(0, |at| 1 + at as u64),
         ]
     }
 
     /// The same of the crew as a whole.
-    pub(super) fn code_of_all(&self, now: Nanos, oldest: Nanos) -> [u64; 4] {
+    pub(super) fn code_of_all(&self, now: Nanos, oldest: Nanos) -> [u64; 5] {
         [
             u64::from(self.listener_called),
             u64::from(self.asked),
+            self.excess as u64,
             now.since(self.created_at).min(oldest).0,
             self.retry_at.since(now).0,
         ]

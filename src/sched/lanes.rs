@@ -8,7 +8,9 @@ use super::table::Key;
 /// A queue of a group, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
-    /// Logins, connections that are to be closed, and sessions that others may wait for.
+    /// Sessions that others may be waiting for. They may have a thread beyond the cap.
+    Holding,
+    /// Logins, and connections that are to be closed or have been resumed.
     Control,
     High,
     Low,
@@ -17,110 +19,169 @@ pub(crate) enum Lane {
     Long,
 }
 
+impl Lane {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Holding => "holding",
+            Self::Control => "control",
+            Self::High => "high",
+            Self::Low => "low",
+            Self::Long => "long",
+        }
+    }
+}
+
+/// A set of lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LaneSet(u8);
+
+impl LaneSet {
+    pub(super) const ALL: Self = Self(0b11111);
+    /// All but the long one.
+    pub(super) const SHORT: Self = Self(0b01111);
+    /// What may run beyond the cap.
+    pub(super) const HOLDING: Self = Self::of(Lane::Holding);
+    const AGEING: Self = Self(Self::of(Lane::Low).0 | Self::of(Lane::Long).0);
+
+    const fn of(lane: Lane) -> Self {
+        Self(1 << lane as u8)
+    }
+
+    const fn and(self, others: Self) -> Self {
+        Self(self.0 & others.0)
+    }
+
+    const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    const fn has(self, lane: Lane) -> bool {
+        !self.and(Self::of(lane)).is_empty()
+    }
+
+    /// The most urgent one.
+    fn first(self) -> Option<Lane> {
+        [
+            Lane::Holding,
+            Lane::Control,
+            Lane::High,
+            Lane::Low,
+            Lane::Long,
+        ]
+        .get(self.0.trailing_zeros() as usize)
+        .copied()
+    }
+}
+
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lanes {
-    control: VecDeque<(Key, Nanos)>,
-    high: VecDeque<(Key, Nanos)>,
-    low: VecDeque<(Key, Nanos)>,
-    long: VecDeque<(Key, Nanos)>,
+pub(super) struct Lanes {
+    lanes: [VecDeque<(Key, Nanos)>; 5],
+    /// Those that are not empty.
+    filled: LaneSet,
+    len: usize,
 }
 
 impl Lanes {
     fn lane(&mut self, lane: Lane) -> &mut VecDeque<(Key, Nanos)> {
-        match lane {
-            Lane::Control => &mut self.control,
-            Lane::High => &mut self.high,
-            Lane::Low => &mut self.low,
-            Lane::Long => &mut self.long,
-        }
+        &mut self.lanes[lane as usize]
     }
 
     pub(super) fn push(&mut self, lane: Lane, key: Key, now: Nanos) {
         self.lane(lane).push_back((key, now));
+        self.filled.0 |= LaneSet::of(lane).0;
+        self.len += 1;
     }
 
     pub(super) fn len(&self) -> usize {
-        self.control.len() + self.high.len() + self.low.len() + self.long.len()
+        self.len
     }
 
     /// Whether `pop` would find somebody.
-    pub(super) fn offer(&self, long_allowed: bool) -> bool {
-        !self.control.is_empty()
-            || !self.high.is_empty()
-            || !self.low.is_empty()
-            || (long_allowed && !self.long.is_empty())
+    pub(super) fn offer(&self, from: LaneSet) -> bool {
+        !self.filled.and(from).is_empty()
     }
 
-    /// Takes the next connection: control first, then whoever has waited for `kickup` in a lower
-    /// lane (the oldest such), then high, low, long.
-    pub(super) fn pop(&mut self, long_allowed: bool, now: Nanos, kickup: Nanos) -> Option<Key> {
-        let aged = |lane: &VecDeque<(Key, Nanos)>| {
-            lane.front()
-                .map(|(_, at)| *at)
-                .filter(|at| now.since(*at) >= kickup)
-        };
-        let low = aged(&self.low);
-        let long = aged(&self.long).filter(|_| long_allowed);
-        let lane = if !self.control.is_empty() {
-            Lane::Control
-        } else if let Some(at) = long.filter(|at| low.is_none_or(|low| *at < low)) {
-            debug_assert!(at <= now);
-            Lane::Long
-        } else if low.is_some() {
-            Lane::Low
-        } else if !self.high.is_empty() {
-            Lane::High
-        } else if !self.low.is_empty() {
-            Lane::Low
-        } else if long_allowed {
-            Lane::Long
-        } else {
-            return None;
-        };
-        self.lane(lane).pop_front().map(|(key, _)| key)
+    /// Takes the next connection: holders and control first, then whoever has waited for `kickup`
+    /// in a lower lane (the oldest such), then high, low, long.
+    pub(super) fn pop(&mut self, from: LaneSet, now: Nanos, kickup: Nanos) -> Option<(Lane, Key)> {
+        let open = self.filled.and(from);
+        let mut lane = open.first()?;
+        if matches!(lane, Lane::High | Lane::Low) && open != LaneSet::of(lane) {
+            lane = self.aged(open, now, kickup).unwrap_or(lane);
+        }
+        let (key, _) = self.lane(lane).pop_front()?;
+        self.popped(lane);
+        Some((lane, key))
     }
 
-    /// Moves whoever has waited longest in the long lane, and for `kickup` at least, to the low one.
-    pub(super) fn kick_up(&mut self, now: Nanos, kickup: Nanos) -> Option<Key> {
-        let (key, at) = *self.long.front()?;
+    fn popped(&mut self, lane: Lane) {
+        self.len -= 1;
+        if self.lane(lane).is_empty() {
+            self.filled.0 &= !LaneSet::of(lane).0;
+        }
+    }
+
+    /// The lower lane in which somebody has waited longest, and for `kickup` at least.
+    fn aged(&self, open: LaneSet, now: Nanos, kickup: Nanos) -> Option<Lane> {
+        [Lane::Low, Lane::Long]
+            .into_iter()
+            .filter(|lane| open.and(LaneSet::AGEING).has(*lane))
+            .filter_map(|lane| Some((self.lanes[lane as usize].front()?.1, lane)))
+            .filter(|(at, _)| now.since(*at) >= kickup)
+            .min_by_key(|(at, _)| *at)
+            .map(|(_, lane)| lane)
+    }
+
+    /// Moves whoever has waited longest in the lane `from`, and for `kickup` at least, to another:
+    /// to its head, or behind whoever is there.
+    pub(super) fn kick_up(
+        &mut self,
+        (from, to): (Lane, Lane),
+        ahead: bool,
+        now: Nanos,
+        kickup: Nanos,
+    ) -> Option<Key> {
+        let (key, at) = *self.lane(from).front()?;
         if now.since(at) < kickup {
             return None;
         }
-        self.long.pop_front();
-        self.low.push_front((key, at));
+        self.lane(from).pop_front();
+        self.popped(from);
+        self.push(to, key, at);
+        if ahead {
+            self.lane(to).rotate_right(1);
+        }
         Some(key)
     }
 
-    /// Moves a connection to the control lane. Searches for it: a kill is rare.
-    pub(super) fn promote(&mut self, from: Lane, key: Key) {
+    /// Moves a connection to another lane. Searches for it: a kill is rare.
+    pub(super) fn promote(&mut self, key: Key, (from, to): (Lane, Lane)) {
         let lane = self.lane(from);
-        if let Some(entry) = lane
+        if let Some((key, at)) = lane
             .iter()
             .position(|(k, _)| *k == key)
             .and_then(|at| lane.remove(at))
         {
-            self.control.push_back(entry);
+            self.popped(from);
+            self.push(to, key, at);
         }
     }
 
     pub(super) fn clear(&mut self) {
-        for lane in [Lane::Control, Lane::High, Lane::Low, Lane::Long] {
-            self.lane(lane).clear();
-        }
+        *self = Self::default();
     }
-}
 
-#[cfg(all(test, not(loom)))]
-impl Lanes {
     /// Everybody, lane by lane, each with when it came.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Lane, Key, Nanos)> {
         [
-            (Lane::Control, &self.control),
-            (Lane::High, &self.high),
-            (Lane::Low, &self.low),
-            (Lane::Long, &self.long),
+            Lane::Holding,
+            Lane::Control,
+            Lane::High,
+            Lane::Low,
+            Lane::Long,
         ]
         .into_iter()
+        .zip(&self.lanes)
         .flat_map(|(lane, queue)| queue.iter().map(move |(key, at)| (lane, *key, *at)))
     }
 }
@@ -133,17 +194,31 @@ mod tests {
         Key::from_token(n)
     }
 
+    const UP: (Lane, Lane) = (Lane::Long, Lane::Low);
+
+    fn drained(lanes: &mut Lanes, from: LaneSet, now: Nanos) -> Vec<Key> {
+        std::iter::from_fn(|| lanes.pop(from, now, Nanos(1000)))
+            .map(|(_, key)| key)
+            .collect()
+    }
+
     #[test]
-    fn control_goes_first_and_then_high_before_low_before_long() {
+    fn holders_and_control_go_first_and_then_high_before_low_before_long() {
         let mut lanes = Lanes::default();
-        for (n, lane) in [Lane::Long, Lane::Low, Lane::High, Lane::Control]
-            .into_iter()
-            .enumerate()
+        for (n, lane) in [
+            Lane::Long,
+            Lane::Low,
+            Lane::High,
+            Lane::Control,
+            Lane::Holding,
+        ]
+        .into_iter()
+        .enumerate()
         {
             lanes.push(lane, key(n), Nanos(0));
         }
-        let order: Vec<_> = std::iter::from_fn(|| lanes.pop(true, Nanos(1), Nanos(1000))).collect();
-        assert_eq!(order, [key(3), key(2), key(1), key(0)]);
+        let order = drained(&mut lanes, LaneSet::ALL, Nanos(1));
+        assert_eq!(order, [4, 3, 2, 1, 0].map(key));
     }
 
     #[test]
@@ -152,8 +227,7 @@ mod tests {
         lanes.push(Lane::Long, key(1), Nanos(0));
         lanes.push(Lane::Low, key(2), Nanos(5));
         lanes.push(Lane::High, key(3), Nanos(9));
-        let order: Vec<_> =
-            std::iter::from_fn(|| lanes.pop(true, Nanos(1005), Nanos(1000))).collect();
+        let order = drained(&mut lanes, LaneSet::ALL, Nanos(1005));
         assert_eq!(order, [key(1), key(2), key(3)]);
     }
 
@@ -163,10 +237,12 @@ mod tests {
         lanes.push(Lane::Long, key(1), Nanos(0));
         lanes.push(Lane::Long, key(2), Nanos(5));
         lanes.push(Lane::Low, key(3), Nanos(9));
-        assert_eq!(lanes.kick_up(Nanos(999), Nanos(1000)), None);
-        assert_eq!(lanes.kick_up(Nanos(1005), Nanos(1000)), Some(key(1)));
-        let order: Vec<_> =
-            std::iter::from_fn(|| lanes.pop(false, Nanos(1005), Nanos(1000))).collect();
+        assert_eq!(lanes.kick_up(UP, true, Nanos(999), Nanos(1000)), None);
+        assert_eq!(
+            lanes.kick_up(UP, true, Nanos(1005), Nanos(1000)),
+            Some(key(1))
+        );
+        let order = drained(&mut lanes, LaneSet::SHORT, Nanos(1005));
         assert_eq!(order, [key(1), key(3)]);
     }
 
@@ -174,10 +250,10 @@ mod tests {
     fn at_the_bound_the_long_wait_and_the_short_do_not() {
         let mut lanes = Lanes::default();
         lanes.push(Lane::Long, key(1), Nanos(0));
-        assert!(!lanes.offer(false));
-        assert_eq!(lanes.pop(false, Nanos(9999), Nanos(10)), None);
+        assert!(!lanes.offer(LaneSet::SHORT));
+        assert_eq!(lanes.pop(LaneSet::SHORT, Nanos(9999), Nanos(10)), None);
         lanes.push(Lane::Low, key(2), Nanos(0));
-        assert_eq!(lanes.pop(false, Nanos(9999), Nanos(10)), Some(key(2)));
-        assert_eq!(lanes.pop(true, Nanos(9999), Nanos(10)), Some(key(1)));
+        assert_eq!(drained(&mut lanes, LaneSet::SHORT, Nanos(9999)), [key(2)]);
+        assert_eq!(drained(&mut lanes, LaneSet::ALL, Nanos(9999)), [key(1)]);
     }
 }

@@ -6,18 +6,23 @@
 //! under loom, in the simulator and in the server. The design note is `README.md` beside this file.
 //!
 //! The moves, by who makes them:
-//! * from outside: [`attach`](State::attach), [`kill`](State::kill), [`drain`](State::drain),
+//! * from outside: [`attach`](State::attach), [`kill`](State::kill), [`poke`](State::poke),
+//!   [`resume`](State::resume), [`boost`](State::boost), [`drain`](State::drain),
 //!   [`stop`](State::stop);
 //! * a worker, in a circle: [`take`](State::take), then what the [`Step`] says, then
 //!   [`settle`](State::settle), [`harvested`](State::harvested) or [`slept`](State::slept);
 //! * a worker inside a command: [`wait_begin`](State::wait_begin), [`wait_end`](State::wait_end),
 //!   [`declare_long`](State::declare_long);
-//! * the monitor: [`tick`](State::tick), then [`spawning`](State::spawning) and
-//!   [`spawn_failed`](State::spawn_failed).
+//! * the monitor: [`tick`](State::tick), then [`judge`](State::judge),
+//!   [`spawning`](State::spawning) and [`spawn_failed`](State::spawn_failed).
+//!
+//! What follows from a state is the policy's: [`conserving`] is ours.
 
+mod conserving;
 mod crew;
 mod lanes;
 mod table;
+mod timers;
 #[cfg(all(test, not(loom)))]
 mod walk;
 
@@ -29,15 +34,19 @@ use crate::port::Event;
 use crate::stats::GroupStats;
 
 use crew::Crew;
-pub(crate) use crew::WorkerId;
+pub(crate) use crew::{Suspect, WorkerId};
 pub(crate) use lanes::Lane;
-use lanes::Lanes;
+use lanes::{LaneSet, Lanes};
 use table::{Due, Phase, Table};
-pub(crate) use table::{Key, Wake};
+pub(crate) use table::{Key, Ticket, Wake};
+use timers::Timers;
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Nanos(pub(crate) u64);
+
+/// Further away than anything: no time-out, no deadline.
+pub(crate) const NEVER: Nanos = Nanos(u64::MAX);
 
 impl Nanos {
     pub(crate) fn from_duration(time: Duration) -> Self {
@@ -52,6 +61,10 @@ impl Nanos {
     /// be read in one order and used in the other.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
+    }
+
+    fn twice(self) -> Self {
+        self.after(self)
     }
 
     pub(crate) fn after(self, time: Self) -> Self {
@@ -110,6 +123,8 @@ pub(crate) enum End {
     Again,
     /// Wait until the socket takes more output.
     Flush,
+    /// Wait until this park is resumed.
+    Park { ticket: Ticket },
     /// Gone: out of the poller, session closed, socket closed.
     Closed,
 }
@@ -120,9 +135,13 @@ pub(crate) enum End {
 pub(crate) struct Turn {
     pub(crate) end: End,
     pub(crate) lane: Lane,
-    pub(crate) calls: u32,
+    /// Others may be waiting for what the session holds.
+    pub(crate) holding: bool,
     /// Input may be there that no event will announce: see [`Bounds::look_again`].
     pub(crate) look_again: bool,
+    pub(crate) calls: u32,
+    /// To be woken at this time at the latest, if it rests.
+    pub(crate) until: Nanos,
 }
 
 /// A connection taken out of the table to be run.
@@ -176,6 +195,7 @@ pub(crate) struct State<T> {
     table: Table<T>,
     lanes: Lanes,
     crew: Crew,
+    timers: Timers,
     draining: bool,
     stopping: bool,
     /// When somebody last looked at the poller.
@@ -191,6 +211,8 @@ pub(crate) struct State<T> {
     due_moved: bool,
     /// When a long command was last let in beyond the bound; see `kick_up`.
     kicked_up_at: Nanos,
+    /// When threads of commands past the stall bound were last looked at.
+    judged_at: Nanos,
     stats: GroupStats,
 }
 
@@ -202,13 +224,15 @@ impl<T> State<T> {
             table: Table::new(),
             lanes: Lanes::default(),
             crew: Crew::default(),
+            timers: Timers::default(),
             draining: false,
             stopping: false,
             polled_at: Nanos(0),
             sweep_at: Nanos(0),
-            due: Nanos(u64::MAX),
+            due: NEVER,
             due_moved: false,
             kicked_up_at: Nanos(0),
+            judged_at: Nanos(0),
             stats: GroupStats::default(),
         }
     }
@@ -231,6 +255,70 @@ impl<T> State<T> {
     /// move to the control lane, a running one learns it when it settles.
     pub(crate) fn kill(&mut self, key: Key, now: Nanos) -> Actions {
         self.close_soon(key, CloseReason::Killed, now);
+        self.actions(now)
+    }
+
+    /// Somebody wants the handler of a connection to be called: one at rest is queued, any other one
+    /// learns it when it would come to rest.
+    pub(crate) fn poke(&mut self, key: Key, now: Nanos) -> Actions {
+        if let Some(slot) = self.table.get_mut(key) {
+            slot.wake.poked = true;
+            self.end_rest(key, now);
+        }
+        self.actions(now)
+    }
+
+    /// What a connection has parked for has happened, or cannot happen any more: then it is to be
+    /// closed. A park that has not begun yet ends at once; one that is over, for whatever reason, is
+    /// not concerned. False: it is over, or the connection has gone.
+    pub(crate) fn resume(
+        &mut self,
+        key: Key,
+        ticket: Ticket,
+        dropped: bool,
+        now: Nanos,
+    ) -> (bool, Actions) {
+        let mut won = false;
+        if let Some(slot) = self.table.get_mut(key)
+            && slot.resumed < ticket
+        {
+            slot.resumed = ticket;
+            slot.dropped = dropped;
+            won = true;
+            if slot.phase == Phase::Parked {
+                won = slot.ticket == ticket;
+                slot.take_resume();
+                self.end_rest(key, now);
+            }
+        }
+        (won, self.actions(now))
+    }
+
+    /// Somebody waits for what this connection holds: what it has queued goes first, and until the
+    /// end of its next turn it may have a thread beyond the cap. Returns for whom it waits itself.
+    pub(crate) fn boost(&mut self, key: Key, now: Nanos) -> (Option<u64>, Actions) {
+        let mut next = None;
+        if let Some(slot) = self.table.get(key) {
+            let (phase, holding) = (slot.phase, slot.holding);
+            self.table.hold(key, holding, true);
+            self.stats.boosts += 1;
+            match phase {
+                Phase::Queued { lane } => self.promote(key, lane, Lane::Holding),
+                Phase::Running => next = self.crew.waits_for(key),
+                _ => {}
+            }
+        }
+        (next, self.actions(now))
+    }
+
+    /// Other limits, from now on.
+    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> Actions {
+        self.shortest_timeout = bounds.shortest_timeout();
+        self.bounds = bounds;
+        // The monitor is to look at every deadline anew.
+        self.sweep_at = now;
+        self.due = NEVER;
+        self.due_moved = true;
         self.actions(now)
     }
 
@@ -269,51 +357,37 @@ impl<T> State<T> {
 
     /// A worker that has nothing in hand asks what to do.
     pub(crate) fn take(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Actions) {
-        let step = self.step(worker, now);
-        // Nobody is missing. Who parks or polls has just found nothing to do, under this lock; and
-        // a command that has just been taken is fresh: the gate is shut, and its worker will look
-        // at the poller.
-        let actions = Actions {
-            call: Call::Nobody,
-            tick: self.wants_ticks(),
-        };
-        (step, actions)
-    }
-
-    fn step(&mut self, worker: WorkerId, now: Nanos) -> Step<T> {
         self.crew.arrived(worker);
         if self.stopping {
             self.crew.exit(worker);
-            return Step::Exit;
+            let nothing = Actions {
+                call: Call::Nobody,
+                tick: false,
+            };
+            return (Step::Exit, nothing);
         }
-        if self.lanes_offer() && self.gate_open(now) {
-            // Between two commands, look at the poller now and then: while commands are short,
-            // nobody else needs to be woken to do it.
-            if self.crew.listener().is_none()
-                && self.table.resting() > 0
-                && now.since(self.polled_at) >= self.bounds.handover
-            {
-                self.polled_at = now;
-                self.stats.polls_by_worker += 1;
-                self.crew.poll(worker, false);
-                return Step::Poll { block: false };
-            }
-            if let Some(key) = self.pick(now) {
-                let (task, wake) = self.table.take(key);
-                self.crew.run(worker, now);
-                self.stats.dequeues += 1;
-                return Step::Run(Job { key, task, wake });
-            }
-        }
-        // While another worker is running short commands it looks at the poller itself; a second
-        // thread there would be woken for each event and could do nothing with it.
-        if self.crew.listener().is_none() && !self.crew.any_fresh(now, self.bounds.handover) {
+        let (step, call) = self.next_step(worker, now);
+        let tick = self.wants_ticks();
+        (step, Actions { call, tick })
+    }
+
+    /// Takes the next connection out of its lane, for `worker` to run it.
+    fn start(&mut self, worker: WorkerId, from: LaneSet, now: Nanos) -> Option<Step<T>> {
+        let (lane, key) = self.lanes.pop(from, now, self.bounds.kickup)?;
+        let (task, wake) = self.table.take(key);
+        self.crew.run(worker, key, lane == Lane::Holding, now);
+        self.stats.dequeues += 1;
+        Some(Step::Run(Job { key, task, wake }))
+    }
+
+    fn poll(&mut self, worker: WorkerId, block: bool) -> Step<T> {
+        if block {
             self.stats.polls_by_listener += 1;
-            self.crew.poll(worker, true);
-            return Step::Poll { block: true };
+        } else {
+            self.stats.polls_by_worker += 1;
         }
-        self.crew.park(worker);
-        Step::Park(self.bounds.park_time)
+        self.crew.poll(worker, block);
+        Step::Poll { block }
     }
 
     /// The poller has returned to `worker` with these events; next it [`take`](Self::take)s.
@@ -332,10 +406,8 @@ impl<T> State<T> {
                 continue;
             };
             // Sticky: if it does not end the rest, whoever settles the connection sees it.
-            slot.wake.ready.merge(readiness);
-            if slot.wake.ends(slot.phase) {
-                self.enqueue(key, now);
-            }
+            slot.wake.ready = slot.wake.ready.and(readiness);
+            self.end_rest(key, now);
         }
     }
 
@@ -343,12 +415,11 @@ impl<T> State<T> {
     /// False: its time is over and it is counted out. A call decides even when the time ran out.
     pub(crate) fn slept(&mut self, worker: WorkerId, timed_out: bool) -> bool {
         if self.crew.is_parked(worker) && timed_out && !self.stopping {
-            // The last one is never parked for long: it would have found the poller free. But if it
-            // is the last, it stays.
-            if self.crew.threads() > 1 {
+            if self.crew.may_leave() {
                 self.crew.exit(worker);
                 return false;
             }
+            self.crew.arrived(worker);
         }
         true
     }
@@ -372,42 +443,63 @@ impl<T> State<T> {
         turn: Turn,
         now: Nanos,
     ) -> Option<T> {
+        self.unblocked(worker, now);
         let was_long = self.crew.finish(worker);
         self.stats.commands += u64::from(turn.calls);
-        let phase = match turn.end {
-            End::Closed => {
-                self.table.remove(key);
-                return Some(task);
-            }
-            End::Again => None,
-            End::Idle { in_command } => Some(Phase::Idle { in_command }),
-            End::Flush => Some(Phase::Flushing),
-        };
-        let between_commands = phase == Some(Phase::Idle { in_command: false });
+        if turn.end == End::Closed {
+            self.table.remove(key);
+            return Some(task);
+        }
         let slot = self.table.running_mut(key);
         slot.task = Some(task);
         slot.lane = turn.lane;
         slot.was_long = was_long;
         slot.look_again = turn.look_again;
-        // A turn without a command does not restart the idle clock, unless output has left.
-        let since = if turn.calls > 0 || turn.end == End::Flush {
-            now
-        } else {
-            slot.since
-        };
-        if self.draining && between_commands {
-            slot.wake.close.get_or_insert(CloseReason::Draining);
+        slot.until = turn.until;
+        if slot.holding != turn.holding || slot.boosted {
+            self.table.hold(key, turn.holding, false);
         }
+        let slot = self.table.running_mut(key);
+        let phase = match turn.end {
+            End::Again | End::Closed => None,
+            End::Idle { in_command } => {
+                if self.draining && !in_command {
+                    slot.wake.close.get_or_insert(CloseReason::Draining);
+                }
+                Some(Phase::Idle { in_command })
+            }
+            End::Flush => Some(Phase::Flushing),
+            End::Park { ticket } => {
+                slot.ticket = ticket;
+                slot.take_resume();
+                Some(Phase::Parked)
+            }
+        };
         match phase {
-            Some(phase) if !slot.wake.ends(phase) => self.rest(key, phase, since),
+            Some(phase) if !slot.wake.ends(phase) => {
+                // A turn without a command does not restart the idle clock, unless output has left.
+                let since = if turn.calls > 0 || turn.end == End::Flush {
+                    now
+                } else {
+                    slot.since
+                };
+                self.rest(key, phase, since);
+            }
             _ => self.enqueue(key, now),
         }
         None
     }
 
-    /// The command on `worker` is about to block and says so: its slot is free at once.
-    pub(crate) fn wait_begin(&mut self, worker: WorkerId, now: Nanos) -> Actions {
-        self.crew.wait_begin(worker, now);
+    /// The command on `worker` is about to block and says so, and for whom it waits, if it knows:
+    /// its slot is free at once.
+    pub(crate) fn wait_begin(
+        &mut self,
+        worker: WorkerId,
+        holder: Option<u64>,
+        now: Nanos,
+    ) -> Actions {
+        self.unblocked(worker, now);
+        self.crew.wait_begin(worker, holder, now);
         self.actions(now)
     }
 
@@ -427,14 +519,15 @@ impl<T> State<T> {
 
     /// The monitor's look, about every `handover` while [`Actions::tick`] was asked for. Commands
     /// past the stall bound become long; whoever is missing is called; deadlines are swept.
+    ///
+    /// [`Call::Spawn`] is put off here if it is too soon for another thread.
     pub(crate) fn tick(&mut self, now: Nanos) -> Actions {
         self.crew.tick_seen();
         self.due_moved = false;
-        self.stats.stalls += self.crew.mark_stalled(now, self.bounds.stall_limit);
         self.sweep(now);
-        self.kick_up(now);
+        self.ring_timers(now);
         let wakes = self.stats.wakes;
-        let mut actions = self.actions(now);
+        let mut actions = self.on_tick(now);
         self.stats.wakes_due_to_stall += self.stats.wakes - wakes;
         if actions.call == Call::Spawn && !self.may_create(now) {
             self.stats.throttles += 1;
@@ -443,11 +536,39 @@ impl<T> State<T> {
         actions
     }
 
-    /// The monitor is about to create a thread: the worker that it will be, counted from now on.
-    pub(crate) fn spawning(&mut self, now: Nanos, due_to_stall: bool) -> WorkerId {
+    /// Whose threads the monitor is to look at: commands that have run past the stall bound.
+    pub(crate) fn suspects(&mut self, now: Nanos) -> Vec<Suspect> {
+        if self.crew.long() + self.crew.detected() == 0
+            || now.since(self.judged_at) < self.bounds.stall_limit
+        {
+            return Vec::new();
+        }
+        self.judged_at = now;
+        self.crew.suspects(now, self.bounds.stall_limit)
+    }
+
+    /// It has looked: the thread is blocked, or is not.
+    pub(crate) fn judge(&mut self, suspect: Suspect, blocked: bool, now: Nanos) -> Actions {
+        let (time, detected) = self.crew.judge(suspect, blocked, now);
+        self.stats.detected += u64::from(detected);
+        self.stats.detected_time += time.to_duration();
+        self.actions(now)
+    }
+
+    /// The command on `worker` ends, or reports a wait: it is not blocked unsaid any more.
+    fn unblocked(&mut self, worker: WorkerId, now: Nanos) {
+        if self.crew.detected() > 0 {
+            self.stats.detected_time += self.crew.blocked_for(worker, now).to_duration();
+        }
+    }
+
+    /// The monitor is about to create a thread, beyond the cap or within it: the worker that it will
+    /// be, counted from now on.
+    pub(crate) fn spawning(&mut self, now: Nanos, due_to_stall: bool, excess: bool) -> WorkerId {
         self.stats.creations += 1;
         self.stats.creations_due_to_stall += u64::from(due_to_stall);
-        self.crew.spawning(now)
+        self.stats.threads_over_cap += u64::from(excess);
+        self.crew.spawning(now, excess)
     }
 
     /// There was no thread to be had. The need stays, and so does the limit; the monitor comes back
@@ -457,16 +578,29 @@ impl<T> State<T> {
         self.crew.spawn_failed(worker, retry);
     }
 
-    /// The cap of all groups together left no room for a thread.
-    pub(crate) fn capped(&mut self) {
-        self.stats.throttles += 1;
+    /// The cap of all groups together left no room for a thread. True: this one may be created
+    /// beyond it, for a session that holds something.
+    pub(crate) fn capped(&mut self, now: Nanos) -> bool {
+        let excused = self.may_exceed(now);
+        self.stats.throttles += u64::from(!excused);
+        excused
+    }
+
+    /// Threads beyond the cap.
+    pub(crate) fn excess(&self) -> usize {
+        self.crew.excess()
+    }
+
+    /// There is room within the cap, elsewhere: no more than these are beyond it.
+    pub(crate) fn limit_excess(&mut self, excess: usize) {
+        self.crew.limit_excess(excess);
     }
 
     // ---- what there is to see ----
 
     /// Commands that run and are not in a wait.
     pub(crate) fn running(&self) -> usize {
-        self.crew.active() + self.crew.long()
+        self.crew.active() + self.crew.long() + self.crew.detected()
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -481,6 +615,9 @@ impl<T> State<T> {
             standby: self.crew.parked(),
             waiting: self.crew.waiting(),
             long: self.crew.long(),
+            blocked: self.crew.detected(),
+            holding: self.table.holding(),
+            over_cap: self.crew.excess(),
             queued: self.lanes.len(),
             has_listener: self.crew.listener().is_some(),
             stalled: self.lanes.len() > 0 && self.crew.active() > self.bounds.oversubscribe,
@@ -488,70 +625,62 @@ impl<T> State<T> {
         }
     }
 
-    // ---- the policy ----
-
-    /// Whether a command may start now: the group aims at one on the CPU; each one that has been
-    /// running for `handover` opens one more slot, up to 1 + `oversubscribe`.
-    fn gate_open(&self, now: Nanos) -> bool {
-        self.crew.active() < 1 + self.bounds.oversubscribe
-            && !self.crew.any_fresh(now, self.bounds.handover)
+    /// Who is queued: which lane, which connection, since when; most urgent first.
+    pub(crate) fn queued(&self) -> Vec<(Lane, Key, Nanos)> {
+        self.lanes.entries().collect()
     }
 
-    fn long_allowed(&self) -> bool {
-        self.crew.long() < self.bounds.oversubscribe
+    // ---- the policy's questions ----
+
+    fn next_step(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Call) {
+        conserving::next_step(self, worker, now)
     }
 
-    fn lanes_offer(&self) -> bool {
-        self.lanes.offer(self.long_allowed())
+    fn on_tick(&mut self, now: Nanos) -> Actions {
+        conserving::tick(self, now);
+        self.actions(now)
     }
 
-    fn pick(&mut self, now: Nanos) -> Option<Key> {
-        self.lanes.pop(self.long_allowed(), now, self.bounds.kickup)
-    }
-
-    /// Nobody is in the poller, and nobody runs short commands and would look at it in between.
-    fn unwatched(&self, now: Nanos) -> bool {
-        self.crew.listener().is_none()
-            && self.table.resting() > 0
-            && !self.crew.any_fresh(now, self.bounds.handover)
-    }
-
-    /// Whether the passing of time alone can make somebody be missing.
     fn wants_ticks(&self) -> bool {
-        !self.stopping
-            && (self.lanes.len() > 0
-                || self.due_moved
-                || (self.crew.listener().is_none() && self.table.resting() > 0))
+        !self.stopping && (self.due_moved || conserving::wants_ticks(self))
     }
 
-    /// Sees to invariants 1 (work conservation) and 2 (poll coverage) after a move.
+    fn may_create(&self, now: Nanos) -> bool {
+        now >= self.crew.retry_at() && conserving::may_create(self, now)
+    }
+
+    fn may_exceed(&self, now: Nanos) -> bool {
+        conserving::may_exceed(self, now)
+    }
+
+    /// What the outside must do after a move.
     fn actions(&mut self, now: Nanos) -> Actions {
         Actions {
-            call: self.call(now),
+            call: conserving::call(self, now),
             tick: self.wants_ticks(),
         }
     }
 
-    fn call(&mut self, now: Nanos) -> Call {
-        // Whoever is on the way takes, and whoever takes looks again: one at a time is enough.
-        if self.stopping || self.crew.coming() > 0 {
-            return Call::Nobody;
+    // ---- what they have in common ----
+
+    /// Calls a parked worker, if there is one.
+    fn call_parked(&mut self) -> Option<Call> {
+        let worker = self.crew.call_parked()?;
+        self.stats.wakes += 1;
+        Some(Call::Worker(worker))
+    }
+
+    /// Rings whoever is in the poller, once.
+    fn call_poller(&mut self) -> Call {
+        if self.crew.call_poller() {
+            Call::Poller
+        } else {
+            Call::Nobody
         }
-        let work = self.lanes_offer() && self.gate_open(now);
-        if !work && !self.unwatched(now) {
-            return Call::Nobody;
-        }
-        if let Some(worker) = self.crew.call_parked() {
-            self.stats.wakes += 1;
-            return Call::Worker(worker);
-        }
-        if work && self.crew.listener().is_some() {
-            return if self.crew.call_poller() {
-                Call::Poller
-            } else {
-                Call::Nobody
-            };
-        }
+    }
+
+    /// Asks for a thread, once for each look of the monitor.
+    fn call_spawn(&mut self) -> Call {
         if self.crew.ask_for_thread() {
             Call::Spawn
         } else {
@@ -559,21 +688,23 @@ impl<T> State<T> {
         }
     }
 
-    /// The throttle; see [`PoolConfig::creation_throttle`].
-    fn may_create(&mut self, now: Nanos) -> bool {
-        if now < self.crew.retry_at() {
-            return false;
+    /// Queues a connection at rest if something has happened to it that ends the rest.
+    fn end_rest(&mut self, key: Key, now: Nanos) {
+        if let Some(slot) = self.table.get_mut(key)
+            && slot.wake.ends(slot.phase)
+        {
+            self.enqueue(key, now);
         }
-        let base = 1 + self.bounds.oversubscribe;
-        let factor = match self.crew.threads() {
-            _ if self.crew.active() == 0 => 0,
-            n if n < base => 0,
-            n if n < 2 * base => 1,
-            n if n < 4 * base => 2,
-            _ => 4,
-        };
-        let pause = self.bounds.creation_throttle.0.saturating_mul(factor);
-        now.since(self.crew.created_at()) >= Nanos(pause)
+    }
+
+    fn promote(&mut self, key: Key, from: Lane, to: Lane) {
+        if from == to {
+            return;
+        }
+        if let Some(slot) = self.table.get_mut(key) {
+            slot.phase = Phase::Queued { lane: to };
+            self.lanes.promote(key, (from, to));
+        }
     }
 
     fn enqueue(&mut self, key: Key, now: Nanos) {
@@ -582,7 +713,14 @@ impl<T> State<T> {
     }
 
     fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
-        self.table.rest(key, phase, since);
+        let until = self.table.rest(key, phase, since);
+        if until != NEVER {
+            self.timers.set(until, key, &self.table);
+            if until < self.due {
+                self.due = until;
+                self.due_moved = true;
+            }
+        }
         // Nothing is due before the shortest timeout is over, which is nearly always enough.
         if since.after(self.shortest_timeout) >= self.due {
             return;
@@ -606,31 +744,10 @@ impl<T> State<T> {
             slot.wake.close.get_or_insert(why);
         }
         match slot.phase {
-            Phase::Running => {}
-            Phase::Idle { .. } | Phase::Flushing => self.enqueue(key, now),
-            Phase::Queued { lane } => {
-                if lane != Lane::Control {
-                    slot.phase = Phase::Queued {
-                        lane: Lane::Control,
-                    };
-                    self.lanes.promote(lane, key);
-                }
+            Phase::Queued { lane } if lane != Lane::Holding => {
+                self.promote(key, lane, Lane::Control);
             }
-        }
-    }
-
-    /// Age promotes, at the bound on long commands too: each `kickup`, the one that has been kept
-    /// waiting for longest goes on. What those that run are waiting for may be just that one.
-    fn kick_up(&mut self, now: Nanos) {
-        let kickup = self.bounds.kickup;
-        if self.long_allowed() || now.since(self.kicked_up_at) < kickup {
-            return;
-        }
-        if let Some(key) = self.lanes.kick_up(now, kickup)
-            && let Some(slot) = self.table.get_mut(key)
-        {
-            slot.phase = Phase::Queued { lane: Lane::Low };
-            self.kicked_up_at = now;
+            _ => self.end_rest(key, now),
         }
     }
 
@@ -651,9 +768,19 @@ impl<T> State<T> {
                 Due::Look => {
                     if let Some(slot) = self.table.get_mut(key) {
                         slot.wake.look = true;
-                        self.enqueue(key, now);
+                        self.end_rest(key, now);
                     }
                 }
+            }
+        }
+    }
+
+    /// Wakes the connections that asked for it.
+    fn ring_timers(&mut self, now: Nanos) {
+        while let Some(key) = self.timers.pop(now, &self.table) {
+            if let Some(slot) = self.table.get_mut(key) {
+                slot.wake.due = true;
+                self.end_rest(key, now);
             }
         }
     }
@@ -667,7 +794,9 @@ impl<T> State<T> {
         let others =
             (self.table.resting() < self.table.len()).then(|| now.after(self.shortest_timeout));
         let due = resting.into_iter().chain(others).min();
-        self.due = due.unwrap_or(Nanos(u64::MAX));
-        due.map(|due| due.max(self.sweep_at))
+        let due = due.map(|due| due.max(self.sweep_at));
+        let due = due.into_iter().chain(self.timers.earliest()).min();
+        self.due = due.unwrap_or(NEVER);
+        due
     }
 }

@@ -5,12 +5,12 @@
 //! runs at most once at a time follows from there being one task.
 
 use super::lanes::Lane;
-use super::{Bounds, Nanos};
+use super::{Bounds, NEVER, Nanos};
 use crate::handler::CloseReason;
 use crate::port::Readiness;
 
 /// Names a connection of a group, for as long as it lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     index: u32,
     generation: u32,
@@ -33,23 +33,37 @@ impl Key {
     }
 }
 
-/// Why a connection runs: what has happened to it since it last did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Why a connection runs: what has happened to it since it last did. Sticky in every phase; what
+/// ends a rest is [`ends`](Wake::ends)'s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wake {
     pub(crate) ready: Readiness,
     /// It is to be closed, for this reason.
     pub(crate) close: Option<CloseReason>,
     /// It is to be read once more; see [`Bounds::look_again`].
     pub(crate) look: bool,
+    /// Somebody wants its handler to be called.
+    pub(crate) poked: bool,
+    /// The time that it asked to be woken at has come.
+    pub(crate) due: bool,
+    /// What it has parked for has happened.
+    pub(crate) resumed: bool,
 }
 
 impl Wake {
     /// Whether a connection that rests in `phase` must run instead.
     pub(super) fn ends(&self, phase: Phase) -> bool {
+        let called = self.close.is_some() || self.poked || self.due;
         match phase {
-            Phase::Flushing => self.close.is_some() || self.ready.writable,
-            Phase::Idle { .. } => self.close.is_some() || self.look || self.ready.input(),
-            Phase::Queued { .. } | Phase::Running => false,
+            Phase::Idle { .. } => called || self.look || self.ready.input(),
+            // Its handler is not called before its output has left.
+            Phase::Flushing => self.close.is_some() || self.ready.has_any_of(Readiness::WRITABLE),
+            // Input can wait; a client that has gone for good cannot, nor can what it is owed.
+            Phase::Parked => {
+                let more = Readiness::HUNG_UP.and(Readiness::WRITABLE);
+                called || self.resumed || self.ready.has_any_of(more)
+            }
+            Phase::Queued { .. } | Phase::Running | Phase::Free => false,
         }
     }
 }
@@ -57,6 +71,8 @@ impl Wake {
 /// Where a connection is. Exactly one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// There is no connection.
+    Free,
     /// At rest until input comes.
     Idle { in_command: bool },
     /// In a lane.
@@ -65,32 +81,94 @@ pub(crate) enum Phase {
     Running,
     /// At rest until the socket takes more output.
     Flushing,
+    /// At rest until it is resumed.
+    Parked,
 }
 
+impl Phase {
+    pub(super) fn is_rest(self) -> bool {
+        matches!(self, Self::Idle { .. } | Self::Flushing | Self::Parked)
+    }
+}
+
+/// One park of a connection: counts up from 1, and a [`Resume`](crate::Resume) that is too late
+/// names an earlier one. 0: nobody can resume it.
+pub(crate) type Ticket = u32;
+
 /// What is due with a connection that has rested for long enough.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Close(CloseReason),
     /// Read once more.
     Look,
 }
 
+/// One cache line: a turn touches a slot two or three times, and thousands of slots take turns.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Slot<T> {
+    /// `None` while a worker has it, and in a free slot.
+    pub(super) task: Option<T>,
+    /// When it came to rest after its last command.
+    pub(super) since: Nanos,
+    /// When it asked to be woken, at the latest; see [`Timers`](super::timers::Timers).
+    pub(super) until: Nanos,
     generation: u32,
+    /// The last park that has been resumed.
+    pub(super) resumed: Ticket,
+    /// The park that it is in, while it is parked.
+    pub(super) ticket: Ticket,
     pub(super) phase: Phase,
     /// Where it queues next.
     pub(super) lane: Lane,
+    pub(super) wake: Wake,
     /// Its last command ran past the stall bound.
     pub(super) was_long: bool,
-    pub(super) wake: Wake,
     /// Its last read may have stopped short of what is there.
     pub(super) look_again: bool,
-    /// When it came to rest after its last command.
-    pub(super) since: Nanos,
-    /// `None` while a worker has it, and in a free slot.
-    pub(super) task: Option<T>,
-    free: bool,
+    /// Others may be waiting for what its session holds.
+    pub(super) holding: bool,
+    /// Somebody has said that it waits for this connection; until the end of its next turn.
+    pub(super) boosted: bool,
+    /// Its last [`Resume`](crate::Resume) was dropped unused, rather than used.
+    pub(super) dropped: bool,
+}
+
+impl<T> Slot<T> {
+    fn free() -> Self {
+        Self {
+            task: None,
+            since: Nanos(0),
+            until: NEVER,
+            generation: 0,
+            resumed: 0,
+            ticket: 0,
+            phase: Phase::Free,
+            lane: Lane::Control,
+            wake: Wake::default(),
+            was_long: false,
+            look_again: false,
+            holding: false,
+            boosted: false,
+            dropped: false,
+        }
+    }
+
+    /// The park that it is in, or is about to enter, may have been resumed already.
+    pub(super) fn take_resume(&mut self) {
+        if self.ticket != 0 && self.resumed == self.ticket {
+            if self.dropped {
+                self.wake.close.get_or_insert(CloseReason::Unresumed);
+            } else {
+                self.wake.resumed = true;
+            }
+        }
+    }
+
+    /// Whether it may have a thread beyond the cap.
+    fn holds(&self) -> bool {
+        self.holding || self.boosted
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -98,6 +176,7 @@ pub(crate) struct Table<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     resting: usize,
+    holding: usize,
 }
 
 impl<T> Table<T> {
@@ -106,6 +185,7 @@ impl<T> Table<T> {
             slots: Vec::new(),
             free: Vec::new(),
             resting: 0,
+            holding: 0,
         }
     }
 
@@ -113,39 +193,33 @@ impl<T> Table<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// How many wait for the poller.
+    /// How many wait for the poller, or for whoever resumes them.
     pub(super) fn resting(&self) -> usize {
         self.resting
+    }
+
+    /// How many may have a thread beyond the cap.
+    pub(super) fn holding(&self) -> usize {
+        self.holding
     }
 
     /// Puts a new connection in, queued in the control lane.
     pub(super) fn insert(&mut self, task: T, now: Nanos) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                generation: 0,
-                phase: Phase::Running,
-                lane: Lane::Control,
-                was_long: false,
-                look_again: false,
-                wake: Wake::default(),
-                since: now,
-                task: None,
-                free: true,
-            });
+            self.slots.push(Slot::free());
             u32::try_from(self.slots.len() - 1)
                 .expect("more connections than descriptors can exist")
         });
         let slot = &mut self.slots[index as usize];
-        slot.phase = Phase::Queued {
-            lane: Lane::Control,
+        *slot = Slot {
+            generation: slot.generation,
+            phase: Phase::Queued {
+                lane: Lane::Control,
+            },
+            since: now,
+            task: Some(task),
+            ..Slot::free()
         };
-        slot.lane = Lane::Control;
-        slot.was_long = false;
-        slot.look_again = false;
-        slot.wake = Wake::default();
-        slot.since = now;
-        slot.task = Some(task);
-        slot.free = false;
         Key {
             index,
             generation: slot.generation,
@@ -155,19 +229,19 @@ impl<T> Table<T> {
     pub(super) fn get(&self, key: Key) -> Option<&Slot<T>> {
         self.slots
             .get(key.index as usize)
-            .filter(|slot| !slot.free && slot.generation == key.generation)
+            .filter(|slot| slot.phase != Phase::Free && slot.generation == key.generation)
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Slot<T>> {
         self.slots
             .get_mut(key.index as usize)
-            .filter(|slot| !slot.free && slot.generation == key.generation)
+            .filter(|slot| slot.phase != Phase::Free && slot.generation == key.generation)
     }
 
     /// The slot of a connection that the caller is sure of: it is queued, or in the caller's hands.
     fn slot(&mut self, key: Key) -> &mut Slot<T> {
         let slot = &mut self.slots[key.index as usize];
-        debug_assert!(!slot.free && slot.generation == key.generation);
+        debug_assert!(slot.phase != Phase::Free && slot.generation == key.generation);
         slot
     }
 
@@ -185,7 +259,7 @@ impl<T> Table<T> {
         self.slots
             .iter()
             .enumerate()
-            .filter(|(_, slot)| !slot.free)
+            .filter(|(_, slot)| slot.phase != Phase::Free)
             .map(|(index, slot)| Key {
                 #[allow(clippy::cast_possible_truncation)] // `insert` made it from a u32
                 index: index as u32,
@@ -208,28 +282,40 @@ impl<T> Table<T> {
     pub(super) fn queue(&mut self, key: Key) -> Lane {
         let slot = self.slot(key);
         let lane = match slot.lane {
-            _ if slot.wake.close.is_some() => Lane::Control,
+            _ if slot.holds() => Lane::Holding,
+            _ if slot.wake.close.is_some() || slot.wake.resumed => Lane::Control,
             Lane::Low if slot.was_long => Lane::Long,
             lane => lane,
         };
-        let rested = matches!(slot.phase, Phase::Idle { .. } | Phase::Flushing);
+        let rested = slot.phase.is_rest();
         slot.phase = Phase::Queued { lane };
         self.resting -= usize::from(rested);
         lane
     }
 
-    /// Running to idle or flushing.
-    pub(super) fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
+    /// Running to idle, flushing or parked. Returns when it asked to be woken.
+    pub(super) fn rest(&mut self, key: Key, phase: Phase, since: Nanos) -> Nanos {
         self.resting += 1;
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.phase = phase;
         slot.since = since;
+        slot.until
+    }
+
+    /// Whether others may be waiting for what its session holds, which they may say themselves.
+    pub(super) fn hold(&mut self, key: Key, holding: bool, boosted: bool) {
+        let slot = self.slot(key);
+        let before = slot.holds();
+        slot.holding = holding;
+        slot.boosted = boosted;
+        let after = slot.holds();
+        self.holding = self.holding + usize::from(after) - usize::from(before);
     }
 
     /// When something is due with a connection at rest.
     pub(super) fn due(&mut self, key: Key, bounds: &Bounds) -> Nanos {
-        Self::deadline(self.slot(key), bounds).map_or(Nanos(u64::MAX), |(due, _)| due)
+        Self::deadline(self.slot(key), bounds).map_or(NEVER, |(due, _)| due)
     }
 
     /// Running to gone.
@@ -237,9 +323,11 @@ impl<T> Table<T> {
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.generation = slot.generation.wrapping_add(1);
-        slot.free = true;
+        slot.phase = Phase::Free;
         slot.task = None;
+        let held = slot.holds();
         self.free.push(key.index);
+        self.holding -= usize::from(held);
     }
 
     /// Empties every slot that is not with a worker.
@@ -258,14 +346,11 @@ impl<T> Table<T> {
     }
 
     fn deadline(slot: &Slot<T>, bounds: &Bounds) -> Option<(Nanos, Due)> {
-        if slot.free {
-            return None;
-        }
         let (time, why) = match slot.phase {
             Phase::Idle { in_command: false } => (bounds.idle_timeout, CloseReason::IdleTimeout),
             Phase::Idle { in_command: true } => (bounds.read_timeout, CloseReason::ReadTimeout),
             Phase::Flushing => (bounds.write_timeout, CloseReason::WriteTimeout),
-            Phase::Queued { .. } | Phase::Running => return None,
+            Phase::Queued { .. } | Phase::Running | Phase::Parked | Phase::Free => return None,
         };
         if slot.look_again && time > bounds.look_again && slot.phase != Phase::Flushing {
             return Some((slot.since.after(bounds.look_again), Due::Look));
@@ -302,13 +387,13 @@ impl<T> Table<T> {
         let mut resting = 0;
         for (index, slot) in self.slots.iter().enumerate() {
             let listed = self.free.iter().any(|free| *free as usize == index);
-            assert_eq!(slot.free, listed);
+            assert_eq!(slot.phase == Phase::Free, listed);
             assert_eq!(
                 slot.task.is_none(),
-                slot.free || slot.phase == Phase::Running,
+                matches!(slot.phase, Phase::Free | Phase::Running),
                 "slot {index}: a task is lost or doubled"
             );
-            if !slot.free && matches!(slot.phase, Phase::Idle { .. } | Phase::Flushing) {
+            if slot.phase.is_rest() {
                 resting += 1;
                 assert!(
                     !slot.wake.ends(slot.phase),
@@ -317,11 +402,13 @@ impl<T> Table<T> {
             }
         }
         assert_eq!(self.resting, resting);
+        let holding = |slot: &&Slot<T>| slot.phase != Phase::Free && slot.holds();
+        assert_eq!(self.holding, self.slots.iter().filter(holding).count());
     }
 
     /// What the future of a connection depends on, with an age in place of a time. A generation only
     /// tells the living from the dead, so it is left out.
-    pub(super) fn code(&self, key: Key, now: Nanos, bounds: &Bounds) -> [u64; 6] {
+    pub(super) fn code(&self, key: Key, now: Nanos, bounds: &Bounds) -> [u64; 8] {
         let slot = self.get(key).expect("it is connected");
         let (phase, time) = match slot.phase {
             Phase::Idle { in_command: false } => (0, bounds.idle_timeout),
@@ -329,35 +416,43 @@ impl<T> Table<T> {
             Phase::Flushing => (2, bounds.write_timeout),
             Phase::Running => (3, Nanos(0)),
             Phase::Queued { .. } => (4, Nanos(0)),
+            Phase::Parked => (5, Nanos(0)),
+            Phase::Free => unreachable!("`get` finds nobody there"),
         };
         let age = match time {
-            Nanos(u64::MAX) => 0,
+            NEVER => 0,
             time => now.since(slot.since).min(time).0,
         };
+        let until = match slot.until {
+            NEVER => 0,
+            until => 1 + until.since(now).0,
+        };
+        let Wake {
+            ready,
+            close,
+            look,
+            poked,
+            due,
+            resumed,
+        } = slot.wake;
+        // A park is resumed, or is not; which one it is matters only beside that.
+        let ahead = slot.ticket.wrapping_sub(slot.resumed);
+        let bits = |bits: &[bool]| bits.iter().fold(0, |all, bit| all * 2 + u64::from(*bit));
         [
             phase,
             age,
+            until,
             slot.lane as u64,
-            u64::from(slot.was_long),
-            slot.wake.ready.bits(),
-            slot.wake
-                .close
-                .as_ref()
-                .map_or(0, |why| 1 + why.index() as u64),
+            bits(&[
+                slot.was_long,
+                slot.holding,
+                slot.boosted,
+                slot.dropped,
+                ahead == 0,
+            ]),
+            ready.bits(),
+            close.map_or(0, |why| 1 + why.index() as u64),
+            bits(&[look, poked, due, resumed]),
         ]
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-impl Readiness {
-    pub(super) fn bits(self) -> u64 {
-        [
-            self.readable,
-            self.read_closed,
-            self.priority,
-            self.writable,
-        ]
-        .iter()
-        .fold(0, |bits, bit| bits * 2 + u64::from(*bit))
     }
 }

@@ -18,7 +18,6 @@ use crate::port::Readiness;
 
 /// A millisecond: what the clock of a world moves by, and `handover`.
 const MS: Nanos = Nanos(1_000_000);
-const NEVER: Nanos = Nanos(u64::MAX);
 /// After a thread could not be created; as the monitor does it.
 const RETRY: Nanos = Nanos(2 * MS.0);
 
@@ -37,31 +36,19 @@ fn bounds(oversubscribe: usize) -> Bounds {
     }
 }
 
-const NOTHING: Readiness = Readiness {
-    readable: false,
-    read_closed: false,
-    priority: false,
-    writable: false,
-};
-const READABLE: Readiness = Readiness {
-    readable: true,
-    ..NOTHING
-};
-const READ_CLOSED: Readiness = Readiness {
-    read_closed: true,
-    ..NOTHING
-};
-const PRIORITY: Readiness = Readiness {
-    priority: true,
-    ..NOTHING
-};
-const WRITABLE: Readiness = Readiness {
-    writable: true,
-    ..NOTHING
-};
+const NOTHING: Readiness = Readiness::NOTHING;
+const READABLE: Readiness = Readiness::READABLE;
+const READ_CLOSED: Readiness = Readiness::READ_CLOSED;
+const PRIORITY: Readiness = Readiness::PRIORITY;
+const WRITABLE: Readiness = Readiness::WRITABLE;
+const HUNG_UP: Readiness = Readiness::HUNG_UP;
 
 const IDLE: End = End::Idle { in_command: false };
 const IN_COMMAND: End = End::Idle { in_command: true };
+/// Which park it is follows from the connection.
+const PARK: End = End::Park { ticket: 0 };
+/// How far ahead a handler asks to be woken.
+const SOON: Nanos = Nanos(2 * MS.0);
 
 /// What may happen in a world, and how much of it there is.
 #[derive(Clone, Debug)]
@@ -74,6 +61,16 @@ struct Setup {
     lanes: &'static [Lane],
     waits: bool,
     longs: bool,
+    /// Threads are found blocked, or not blocked any more.
+    detects: bool,
+    /// Handlers ask to be woken.
+    untils: bool,
+    pokes: bool,
+    /// Parked connections are resumed, in time and too late, and resumes are dropped.
+    resumes: bool,
+    /// Sessions hold something.
+    holds: bool,
+    boosts: bool,
     kills: bool,
     drains: bool,
     stops: bool,
@@ -92,6 +89,12 @@ impl Setup {
             lanes: &[Lane::Low],
             waits: false,
             longs: false,
+            detects: false,
+            untils: false,
+            pokes: false,
+            resumes: false,
+            holds: false,
+            boosts: false,
             kills: false,
             drains: false,
             stops: false,
@@ -134,6 +137,12 @@ struct Conn {
     killed: bool,
     /// What the poller has said of it since a worker last took it.
     unseen: Readiness,
+    /// It has been poked since.
+    poked: bool,
+    /// Its last `Resume`, which its handler makes whenever the one before is of no use any more.
+    made: Ticket,
+    /// That has been used, and the park that it is for has not been over yet.
+    resumed: bool,
 }
 
 /// Where the monitor is in its loop.
@@ -143,6 +152,7 @@ enum Monitor {
     /// It has ticked and is about to count a worker in.
     Spawning {
         due_to_stall: bool,
+        excess: bool,
     },
     /// It has counted this worker in, and creates its thread.
     Creating(WorkerId),
@@ -155,6 +165,26 @@ enum Monitor {
     },
 }
 
+/// What a turn leaves behind.
+#[derive(Clone, Copy, Debug)]
+struct Leave {
+    end: End,
+    lane: Lane,
+    holding: bool,
+    until: bool,
+}
+
+impl Leave {
+    fn with(end: End, lane: Lane) -> Self {
+        Self {
+            end,
+            lane,
+            holding: false,
+            until: false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Move {
     // The outside.
@@ -162,6 +192,11 @@ enum Move {
     Kill(usize),
     /// A kill by a handle that was kept too long.
     KillGone,
+    Poke(usize),
+    /// By its last `Resume`, used or dropped; by the one before.
+    Resume(usize, bool),
+    Late(usize),
+    Boost(usize),
     Drain,
     Stop,
     Pass,
@@ -174,12 +209,12 @@ enum Move {
     Stale(usize, Readiness),
     /// The sleep of a parked worker ends.
     Woken(usize),
-    Turn(usize, End, Lane),
+    Turn(usize, Leave),
     WaitBegin(usize),
     WaitEnd(usize),
     Long(usize),
-    // The monitor.
-    Tick,
+    // The monitor. Whose threads it looks at are blocked, or are not.
+    Tick(bool),
     Spawn,
     Created,
     NotCreated,
@@ -206,7 +241,7 @@ impl World {
     /// A group as it starts: one worker, its thread created, nobody connected.
     fn new(setup: &'static Setup) -> Self {
         let mut sched = State::new(setup.bounds.clone());
-        let first = sched.spawning(Nanos(0), false);
+        let first = sched.spawning(Nanos(0), false, false);
         let mut world = Self {
             setup,
             sched,
@@ -233,6 +268,21 @@ impl World {
                 Some(_) if setup.kills && !conn.killed => moves.push(Move::Kill(c)),
                 Some(_) => {}
             }
+            if conn.key.is_some() && setup.boosts {
+                moves.push(Move::Boost(c));
+            }
+            if !conn.opened {
+                continue;
+            }
+            if setup.pokes && !conn.poked {
+                moves.push(Move::Poke(c));
+            }
+            if setup.resumes && conn.made > 0 {
+                moves.push(Move::Late(c));
+                if !conn.resumed {
+                    moves.extend([false, true].map(|dropped| Move::Resume(c, dropped)));
+                }
+            }
         }
         if setup.kills && self.gone.is_some() {
             moves.push(Move::KillGone);
@@ -246,7 +296,10 @@ impl World {
         match self.monitor {
             // It may tick at any time: another group has something to watch.
             Monitor::Awake | Monitor::Asleep { .. } if !self.sched.stopping => {
-                moves.push(Move::Tick);
+                moves.push(Move::Tick(false));
+                if setup.detects {
+                    moves.push(Move::Tick(true));
+                }
             }
             Monitor::Awake | Monitor::Asleep { .. } => {}
             Monitor::Spawning { .. } => moves.push(Move::Spawn),
@@ -294,7 +347,17 @@ impl World {
                         continue;
                     }
                     for lane in setup.lanes {
-                        moves.push(Move::Turn(w, *end, *lane));
+                        let leave = Leave::with(*end, *lane);
+                        moves.push(Move::Turn(w, leave));
+                        let rests = matches!(end, End::Idle { .. } | End::Park { .. });
+                        if setup.untils && rests {
+                            let until = true;
+                            moves.push(Move::Turn(w, Leave { until, ..leave }));
+                        }
+                        if setup.holds {
+                            let holding = true;
+                            moves.push(Move::Turn(w, Leave { holding, ..leave }));
+                        }
                     }
                 }
                 if setup.waits {
@@ -339,6 +402,34 @@ impl World {
                 let actions = self.sched.kill(key, now);
                 self.perform(actions);
             }
+            Move::Poke(c) => {
+                self.conns[c].poked = true;
+                let key = self.conns[c].key.expect("it is connected");
+                let actions = self.sched.poke(key, now);
+                self.perform(actions);
+            }
+            Move::Resume(c, dropped) => {
+                let conn = &mut self.conns[c];
+                conn.resumed = true;
+                let (key, made) = (conn.key.expect("it is connected"), conn.made);
+                let (won, actions) = self.sched.resume(key, made, dropped, now);
+                assert!(won, "a resume in time counts");
+                self.perform(actions);
+            }
+            Move::Late(c) => {
+                let conn = &self.conns[c];
+                let key = conn.key.expect("it is connected");
+                let before = self.sched.table.phase(key);
+                let (won, actions) = self.sched.resume(key, conn.made - 1, false, now);
+                assert!(!won, "a late resume counts");
+                assert_eq!(self.sched.table.phase(key), before);
+                self.perform(actions);
+            }
+            Move::Boost(c) => {
+                let key = self.conns[c].key.expect("it is connected");
+                let (_, actions) = self.sched.boost(key, now);
+                self.perform(actions);
+            }
             Move::Drain => {
                 let actions = self.sched.drain(now);
                 self.perform(actions);
@@ -353,7 +444,7 @@ impl World {
             }
             Move::Event(w, c, ready) => {
                 let conn = &mut self.conns[c];
-                conn.unseen.merge(ready);
+                conn.unseen = conn.unseen.and(ready);
                 let key = conn.key.expect("it is connected");
                 self.harvest(w, Some((key, ready)), now);
             }
@@ -371,13 +462,13 @@ impl World {
                     "the last has left"
                 );
             }
-            Move::Turn(w, end, lane) => self.turn(w, end, lane, now),
+            Move::Turn(w, leave) => self.turn(w, leave, now),
             Move::WaitBegin(w) => {
                 let At::Running(hand) = self.workers[w] else {
                     panic!("worker {w} does not run");
                 };
                 self.workers[w] = At::Waiting(hand);
-                let actions = self.sched.wait_begin(self.id(w), now);
+                let actions = self.sched.wait_begin(self.id(w), None, now);
                 self.perform(actions);
             }
             Move::WaitEnd(w) => {
@@ -391,12 +482,19 @@ impl World {
                 let actions = self.sched.declare_long(self.id(w), now);
                 self.perform(actions);
             }
-            Move::Tick => self.tick(now),
+            Move::Tick(blocked) => self.tick(now, blocked),
             Move::Spawn => {
-                let Monitor::Spawning { due_to_stall } = self.monitor else {
+                let Monitor::Spawning {
+                    due_to_stall,
+                    excess,
+                } = self.monitor
+                else {
                     panic!("the monitor is not about to create a thread");
                 };
-                let worker = self.sched.spawning(now, due_to_stall);
+                let worker = self.sched.spawning(now, due_to_stall, excess);
+                while self.workers.len() <= worker.index() {
+                    self.workers.push(At::Gone);
+                }
                 assert_eq!(self.workers[worker.index()], At::Gone);
                 self.monitor = Monitor::Creating(worker);
             }
@@ -452,7 +550,7 @@ impl World {
         let sched = &self.sched;
         let free = |at: &At| matches!(at, At::Parked { called: false } | At::Polling { .. });
         let now = Nanos(self.now.0 - self.lag.0);
-        let work = sched.lanes_offer() && sched.gate_open(now) && !sched.stopping;
+        let work = work(sched, now) && !sched.stopping;
         let called = sched.crew.coming() > 0;
         assert!(
             called || !work || !self.workers.iter().any(free),
@@ -485,9 +583,9 @@ impl World {
             Step::Run(Job { key, task, wake }) => {
                 let conn = &mut self.conns[task];
                 assert_eq!(conn.key, Some(key));
-                let mut all = wake.ready;
-                all.merge(conn.unseen);
+                let all = wake.ready.and(conn.unseen);
                 assert_eq!(all, wake.ready, "3: readiness is lost");
+                assert!(!conn.poked || wake.poked, "a poke is lost");
                 assert!(
                     !conn.killed || wake.close == Some(CloseReason::Killed),
                     "a kill is lost"
@@ -495,6 +593,11 @@ impl World {
                 assert!(self.sched.crew.active() <= 1 + self.setup.bounds.oversubscribe);
                 conn.unseen = NOTHING;
                 conn.opened = true;
+                conn.poked = false;
+                if self.setup.resumes && (conn.made == 0 || wake.resumed) {
+                    conn.made += 1;
+                    conn.resumed = false;
+                }
                 At::Running(Hand {
                     conn: task,
                     to_close: wake.close.is_some(),
@@ -503,7 +606,7 @@ impl World {
             }
             Step::Poll { block } => At::Polling { block },
             Step::Park(time) => {
-                assert_eq!(time, self.setup.bounds.park_time);
+                assert!(time <= self.setup.bounds.park_time);
                 At::Parked { called: false }
             }
             Step::Exit => At::Gone,
@@ -522,16 +625,24 @@ impl World {
         self.sched.harvested(self.id(w), events, now);
     }
 
-    fn turn(&mut self, w: usize, end: End, lane: Lane, now: Nanos) {
+    fn turn(&mut self, w: usize, leave: Leave, now: Nanos) {
         let At::Running(hand) = self.workers[w] else {
             panic!("worker {w} does not run");
         };
-        let key = self.conns[hand.conn].key.expect("it is connected");
+        let conn = &self.conns[hand.conn];
+        let key = conn.key.expect("it is connected");
+        let end = match leave.end {
+            End::Park { .. } => End::Park { ticket: conn.made },
+            end => end,
+        };
+        let until = if leave.until { now.after(SOON) } else { NEVER };
         let turn = Turn {
             end,
-            lane,
-            calls: 1,
+            lane: leave.lane,
+            holding: leave.holding,
             look_again: false,
+            calls: 1,
+            until,
         };
         let gone = self.sched.settle(self.id(w), key, hand.conn, turn, now);
         self.workers[w] = At::Asking;
@@ -543,17 +654,28 @@ impl World {
         }
     }
 
-    fn tick(&mut self, now: Nanos) {
+    fn tick(&mut self, now: Nanos, blocked: bool) {
         let actions = self.sched.tick(now);
+        let suspects = self.sched.suspects(now);
         let mut again = actions.tick;
         let due_to_stall = self.sched.running() > 0;
         self.monitor = Monitor::Awake;
         if actions.call == Call::Spawn {
             again = true;
             if self.sched.threads() < self.setup.max_threads {
-                self.monitor = Monitor::Spawning { due_to_stall };
-            } else {
-                self.sched.capped();
+                self.monitor = Monitor::Spawning {
+                    due_to_stall,
+                    excess: false,
+                };
+            } else if self.sched.capped(now) {
+                assert!(
+                    self.sched.excess() < self.sched.table.holding(),
+                    "7: no holder"
+                );
+                self.monitor = Monitor::Spawning {
+                    due_to_stall,
+                    excess: true,
+                };
             }
         } else {
             self.perform(Actions {
@@ -561,7 +683,17 @@ impl World {
                 ..actions
             });
         }
-        if !again {
+        let room = self.sched.threads().saturating_sub(self.setup.max_threads);
+        self.sched.limit_excess(room);
+        for suspect in suspects {
+            let actions = self.sched.judge(suspect, blocked, now);
+            again |= actions.tick;
+            self.perform(Actions {
+                tick: false,
+                ..actions
+            });
+        }
+        if !again && self.monitor == Monitor::Awake {
             self.monitor = Monitor::Drowsy { rung: false };
         }
     }
@@ -575,7 +707,7 @@ impl World {
         crew.check();
         table.check();
         assert!(
-            crew.threads() <= self.setup.max_threads,
+            crew.threads() <= self.setup.max_threads + crew.excess(),
             "7: the cap is exceeded"
         );
         assert_eq!(
@@ -606,12 +738,17 @@ impl World {
 
     /// 3: what has happened to a connection either is sticky or runs it.
     fn check_nothing_lost(&self, conn: &Conn, slot: &Slot<usize>) {
-        let mut all = slot.wake.ready;
-        all.merge(conn.unseen);
+        let all = slot.wake.ready.and(conn.unseen);
         assert_eq!(all, slot.wake.ready, "readiness is lost");
+        assert!(!conn.poked || slot.wake.poked, "a poke is lost");
+        assert!(
+            !conn.resumed || slot.resumed == conn.made,
+            "a resume is lost"
+        );
         match slot.phase {
             Phase::Idle { in_command } => {
                 assert!(!conn.killed, "a killed connection rests");
+                assert!(!conn.poked, "a poked connection rests");
                 assert!(
                     !conn.unseen.input(),
                     "input is there, and the connection rests"
@@ -621,17 +758,30 @@ impl World {
             Phase::Flushing => {
                 assert!(!conn.killed, "a killed connection rests");
                 assert!(
-                    !conn.unseen.writable,
+                    !conn.unseen.has_any_of(WRITABLE),
                     "there is room, and the connection rests"
                 );
             }
-            Phase::Queued { lane } => {
+            Phase::Parked => {
+                assert!(!conn.killed, "a killed connection rests");
+                assert!(!conn.poked, "a poked connection rests");
+                assert!(!conn.resumed, "a resumed connection rests");
                 assert!(
-                    lane == Lane::Control || !conn.killed,
-                    "a killed connection queues"
+                    !conn.unseen.has_any_of(HUNG_UP.and(WRITABLE)),
+                    "its client has gone, and the connection rests"
+                );
+            }
+            Phase::Queued { lane } => {
+                let urgent = matches!(lane, Lane::Control | Lane::Holding);
+                assert!(urgent || !conn.killed, "a killed connection queues");
+                assert_eq!(
+                    lane == Lane::Holding,
+                    slot.holding || slot.boosted,
+                    "whoever holds something is in the lane of those who do"
                 );
             }
             Phase::Running => {}
+            Phase::Free => panic!("it is connected"),
         }
     }
 
@@ -653,15 +803,15 @@ impl World {
                 known.extend(met);
                 return false;
             }
-            // Asleep: nothing more happens. Awake for ever: nothing more changes.
-            if matches!(self.monitor, Monitor::Asleep { .. }) || met.last() == Some(&code) {
+            // Asleep: nothing more happens. Awake for ever: the same things happen again.
+            if matches!(self.monitor, Monitor::Asleep { .. }) || met.contains(&code) {
                 known.extend(met);
                 return true;
             }
             met.push(code);
             self.make(Move::Pass);
             if self.monitor == Monitor::Awake && !self.sched.stopping {
-                self.make(Move::Tick);
+                self.make(Move::Tick(false));
             }
         }
         panic!("this world does not come to rest");
@@ -704,10 +854,27 @@ impl World {
         let free = |at: &At| matches!(at, At::Parked { .. } | At::Polling { .. });
         let somebody = self.workers.iter().any(free) || sched.threads() < self.setup.max_threads;
         // Long commands wait at their bound, but not beyond the age that promotes.
-        let promoted = self.setup.bounds.kickup != NEVER && sched.lanes.len() > 0;
-        let work = (sched.lanes_offer() || promoted) && sched.gate_open(now);
+        let promoted = self.setup.bounds.kickup != NEVER
+            && sched.lanes.len() > 0
+            && sched.crew.ordinary_allowed();
+        let work = work(sched, now) || (promoted && conserving::gate_open(sched, now));
         assert!(!(work && somebody), "1: work waits, and so does a worker");
+        // 7: and whoever holds something may have a thread beyond the cap.
+        let held = sched.lanes.offer(LaneSet::HOLDING) && conserving::gate_open(sched, now);
+        assert!(!held, "7: one that holds something waits for a thread");
         let polled = sched.crew.listener().is_some();
+        let resting_holder = self.conns.iter().filter_map(|c| c.key).any(|key| {
+            let slot = sched.table.get(key).expect("it is connected");
+            slot.phase.is_rest() && (slot.holding || slot.boosted)
+        });
+        assert!(
+            polled || !resting_holder,
+            "7: nobody polls for those that hold something"
+        );
+        assert!(
+            sched.crew.excess() <= sched.table.holding() || self.any_parked(),
+            "7: a thread stays beyond the cap"
+        );
         assert!(
             polled || sched.table.resting() == 0 || !somebody,
             "2: nobody polls"
@@ -721,6 +888,12 @@ impl World {
         }
     }
 
+    /// Somebody is parked, and leaves when the time is over.
+    fn any_parked(&self) -> bool {
+        let parked = |at: &At| matches!(at, At::Parked { .. });
+        self.workers.iter().any(parked)
+    }
+
     /// Ends every command as soon as it can end, until nothing is left to be done; then, where
     /// there are deadlines, lets all of them pass.
     fn finish(&mut self, known: &mut HashSet<Code>) {
@@ -731,9 +904,9 @@ impl World {
                 .enumerate()
                 .find_map(|(w, at)| match at {
                     At::Running(hand) if hand.to_close || self.conns[hand.conn].killed => {
-                        Some(Move::Turn(w, End::Closed, Lane::Low))
+                        Some(Move::Turn(w, Leave::with(End::Closed, Lane::Low)))
                     }
-                    At::Running(_) => Some(Move::Turn(w, IDLE, Lane::Low)),
+                    At::Running(_) => Some(Move::Turn(w, Leave::with(IDLE, Lane::Low))),
                     At::Waiting(_) => Some(Move::WaitEnd(w)),
                     _ => None,
                 });
@@ -746,7 +919,7 @@ impl World {
                         if until != NEVER && !self.sched.stopping =>
                     {
                         self.now = self.now.max(until);
-                        self.make(Move::Tick);
+                        self.make(Move::Tick(false));
                     }
                     _ => return,
                 }
@@ -813,15 +986,26 @@ impl World {
             due,
             due_moved,
             kicked_up_at,
+            judged_at,
+            timers,
             ..
         } = &self.sched;
         let mut code = Vec::with_capacity(64);
-        let mut conns: Vec<(Option<usize>, [u64; 11])> = Vec::with_capacity(self.conns.len());
+        let mut conns: Vec<(Option<usize>, [u64; 14])> = Vec::with_capacity(self.conns.len());
         for (c, conn) in self.conns.iter().enumerate() {
             let Some(key) = conn.key else { continue };
-            let [phase, age, home, was_long, ready, close] = table.code(key, self.now, bounds);
-            let ghost =
-                conn.unseen.bits() * 4 + u64::from(conn.opened) * 2 + u64::from(conn.killed);
+            let slot = table.code(key, self.now, bounds);
+            let known = table.get(key).expect("it is connected");
+            let bits = [
+                conn.opened,
+                conn.killed,
+                conn.poked,
+                conn.resumed,
+                conn.made > 0,
+                known.ticket == conn.made,
+                known.resumed == conn.made,
+            ];
+            let ghost = bits.iter().fold(0, |all, bit| all * 2 + u64::from(*bit));
             let queued = lanes.entries().enumerate().find(|(_, (_, k, _))| *k == key);
             let [lane, place, waited, before] = queued.map_or([0; 4], |(place, (lane, _, at))| {
                 if bounds.kickup == NEVER {
@@ -832,12 +1016,10 @@ impl World {
                 [lane as u64, 1 + place as u64, waited.0, before as u64]
             });
             let holder = self.workers.iter().position(|at| at.holds(c));
-            conns.push((
-                holder,
-                [
-                    phase, age, home, was_long, ready, close, ghost, lane, place, waited, before,
-                ],
-            ));
+            let mut code = [0; 14];
+            code[..8].copy_from_slice(&slot);
+            code[8..].copy_from_slice(&[conn.unseen.bits(), ghost, lane, place, waited, before]);
+            conns.push((holder, code));
         }
         if bounds.kickup != NEVER {
             code.push(self.now.since(*kicked_up_at).min(bounds.kickup).0);
@@ -886,6 +1068,12 @@ impl World {
             code.push(ahead(*sweep_at));
         }
         code.extend([ahead(*due), u64::from(*due_moved)]);
+        if self.setup.untils {
+            code.push(timers.earliest().map_or(101, ahead));
+        }
+        if self.setup.detects {
+            code.push(self.now.since(*judged_at).min(bounds.stall_limit).0);
+        }
         let (monitor, detail) = match self.monitor {
             Monitor::Awake => (0, 0),
             Monitor::Spawning { .. } => (1, 0),
@@ -910,6 +1098,11 @@ type Code = Box<[u8]>;
 fn small(n: u64) -> u8 {
     let n = if n >= MS.0 { 128 + n / MS.0 } else { n };
     u8::try_from(n).expect("times and counts of a small world")
+}
+
+/// Whether a command is queued that may start.
+fn work(sched: &State<usize>, now: Nanos) -> bool {
+    sched.lanes.offer(conserving::open_lanes(sched)) && conserving::gate_open(sched, now)
 }
 
 impl At {
@@ -1074,6 +1267,77 @@ fn every_sequence_in_which_threads_cannot_be_had_keeps_the_invariants() {
     );
 }
 
+/// Parks and what ends them: resumes in time, too late and dropped, hang-ups, pokes, times.
+fn parking(max_threads: usize) -> Setup {
+    Setup {
+        resumes: true,
+        pokes: true,
+        untils: true,
+        ready: &[READABLE, HUNG_UP],
+        ends: &[IDLE, PARK, End::Closed],
+        ..Setup::plain(1, max_threads)
+    }
+}
+
+#[test]
+fn every_sequence_with_parks_keeps_the_invariants() {
+    walk_all(parking(1), 72_943);
+}
+
+#[test]
+fn every_sequence_with_parks_kills_and_slow_readers_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            kills: true,
+            drains: true,
+            untils: false,
+            ready: &[READABLE, WRITABLE],
+            ends: &[IDLE, PARK, End::Flush, End::Closed],
+            ..parking(1)
+        },
+        31_902,
+    );
+}
+
+#[test]
+fn every_sequence_with_holders_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            holds: true,
+            waits: true,
+            ends: &[IDLE, End::Again, End::Closed],
+            ..Setup::plain(1, 1)
+        },
+        30_189,
+    );
+}
+
+#[test]
+fn every_sequence_with_boosts_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            boosts: true,
+            waits: true,
+            ends: &[IDLE, End::Again, End::Closed],
+            ..Setup::plain(1, 1)
+        },
+        51_932,
+    );
+}
+
+#[test]
+fn every_sequence_in_which_threads_are_found_blocked_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            detects: true,
+            waits: true,
+            ends: &[IDLE, End::Closed],
+            ..Setup::plain(2, 2)
+        },
+        183_952,
+    );
+}
+
 /// Timeouts of some ticks: idle, in a command, and flushing.
 fn short_timeouts(oversubscribe: usize) -> Bounds {
     Bounds {
@@ -1124,6 +1388,18 @@ fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants(
 #[ignore = "long; for whoever changes the policy"]
 fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
     walk_all(everything(1, 2), 435_171);
+    for boosts in [false, true] {
+        walk_all(
+            Setup {
+                holds: !boosts,
+                boosts,
+                waits: true,
+                ends: &[IDLE, End::Closed],
+                ..Setup::plain(2, 1)
+            },
+            3_215_775,
+        );
+    }
     walk_all(
         Setup {
             lanes: &[Lane::Low, Lane::Control],
@@ -1210,9 +1486,16 @@ fn long_random_walks_keep_the_invariants() {
             write_timeout: Nanos(20 * MS.0),
             ..bounds(2)
         },
-        ready: &[READABLE, READ_CLOSED, PRIORITY, WRITABLE],
+        ready: &[READABLE, READ_CLOSED, PRIORITY, WRITABLE, HUNG_UP],
         lanes: &[Lane::Low, Lane::High, Lane::Control],
-        ..everything(6, 6)
+        ends: &[IDLE, IN_COMMAND, PARK, End::Flush, End::Again, End::Closed],
+        detects: true,
+        untils: true,
+        pokes: true,
+        resumes: true,
+        holds: true,
+        boosts: true,
+        ..everything(6, 4)
     }));
     let one = std::env::var("WALK_SEED")
         .ok()
@@ -1233,10 +1516,11 @@ fn walk_at_random(setup: &'static Setup, seed: u64, print: bool) {
         let step = moves[random.below(moves.len())];
         let rare = match step {
             Move::Stop | Move::Drain => 200,
-            Move::Kill(_) | Move::KillGone | Move::Long(_) => 8,
+            Move::Kill(_) | Move::KillGone | Move::Long(_) | Move::Boost(_) => 8,
+            Move::Poke(_) | Move::Resume(..) | Move::Late(_) => 4,
             Move::Pass => 2 * calm,
             Move::Event(..) | Move::Stale(..) => calm,
-            Move::Turn(_, End::Closed, _) => 4 * stalling,
+            Move::Turn(_, leave) if leave.end == End::Closed => 4 * stalling,
             Move::Turn(..) | Move::WaitEnd(_) => stalling,
             Move::Woken(w) if world.workers[w] == (At::Parked { called: false }) => 20,
             _ => 1,
@@ -1265,19 +1549,22 @@ struct Bench {
     worker: WorkerId,
     key: Key,
     now: Nanos,
+    /// Its session holds something.
+    holding: bool,
 }
 
 impl Bench {
     /// A connection that is being run.
     fn running() -> Self {
         let mut sched = State::new(short_timeouts(1));
-        let worker = sched.spawning(Nanos(0), false);
+        let worker = sched.spawning(Nanos(0), false, false);
         let (key, _) = sched.attach(0, Nanos(0)).expect("not stopped");
         let mut bench = Self {
             sched,
             worker,
             key,
             now: Nanos(0),
+            holding: false,
         };
         bench.run();
         bench
@@ -1296,11 +1583,16 @@ impl Bench {
             "idle" => bench.settle(IDLE, Lane::Low),
             "in-command" => bench.settle(IN_COMMAND, Lane::Low),
             "flushing" => bench.settle(End::Flush, Lane::Low),
+            "parked" => bench.settle(End::Park { ticket: 1 }, Lane::Low),
             "low" => bench.settle(End::Again, Lane::Low),
             "high" => bench.settle(End::Again, Lane::High),
             "control" => bench.settle(End::Again, Lane::Control),
             "long" => {
                 let _ = bench.sched.declare_long(bench.worker, bench.now);
+                bench.settle(End::Again, Lane::Low);
+            }
+            "holding" => {
+                bench.holding = true;
                 bench.settle(End::Again, Lane::Low);
             }
             "gone" => bench.settle(End::Closed, Lane::Low),
@@ -1314,8 +1606,10 @@ impl Bench {
         let turn = Turn {
             end,
             lane,
-            calls: 1,
+            holding: self.holding,
             look_again: false,
+            calls: 1,
+            until: self.now.after(SOON),
         };
         let _ = self.sched.settle(self.worker, self.key, 0, turn, self.now);
     }
@@ -1323,7 +1617,7 @@ impl Bench {
     fn harvest(&mut self, readiness: Readiness) {
         let State { crew, .. } = &mut self.sched;
         // The poller comes back to a second worker, which then parks.
-        let worker = crew.spawning(self.now);
+        let worker = crew.spawning(self.now, false);
         crew.arrived(worker);
         crew.poll(worker, true);
         let token = self.key.to_token();
@@ -1340,6 +1634,19 @@ impl Bench {
             "priority" => self.harvest(PRIORITY),
             "writable" => self.harvest(WRITABLE),
             "kill" => _ = self.sched.kill(self.key, self.now),
+            "hung-up" => self.harvest(HUNG_UP),
+            "poke" => _ = self.sched.poke(self.key, self.now),
+            "resume" => _ = self.sched.resume(self.key, 1, false, self.now),
+            "drop" => _ = self.sched.resume(self.key, 1, true, self.now),
+            "late" => {
+                let (won, _) = self.sched.resume(self.key, 0, false, self.now);
+                assert!(!won);
+            }
+            "boost" => _ = self.sched.boost(self.key, self.now),
+            "due" => {
+                self.now = self.now.after(SOON);
+                let _ = self.sched.tick(self.now);
+            }
             "drain" => _ = self.sched.drain(self.now),
             "deadline" => {
                 self.now = self.now.after(Nanos(1000 * MS.0));
@@ -1349,6 +1656,7 @@ impl Bench {
             "turn:idle" => self.settle(IDLE, Lane::Low),
             "turn:in-command" => self.settle(IN_COMMAND, Lane::Low),
             "turn:again" => self.settle(End::Again, Lane::Low),
+            "turn:park" => self.settle(End::Park { ticket: 1 }, Lane::Low),
             "turn:flush" => self.settle(End::Flush, Lane::Low),
             "turn:closed" => self.settle(End::Closed, Lane::Low),
             name => panic!("no event {name}"),
@@ -1357,17 +1665,13 @@ impl Bench {
 
     fn phase(&self) -> &'static str {
         match self.sched.table.get(self.key).map(|slot| slot.phase) {
-            None => "gone",
+            None | Some(Phase::Free) => "gone",
             Some(Phase::Idle { in_command: false }) => "idle",
             Some(Phase::Idle { in_command: true }) => "in-command",
             Some(Phase::Running) => "running",
             Some(Phase::Flushing) => "flushing",
-            Some(Phase::Queued { lane }) => match lane {
-                Lane::Control => "control",
-                Lane::High => "high",
-                Lane::Low => "low",
-                Lane::Long => "long",
-            },
+            Some(Phase::Parked) => "parked",
+            Some(Phase::Queued { lane }) => lane.name(),
         }
     }
 }
@@ -1390,20 +1694,28 @@ fn cells(table: &str) -> Vec<(&str, &str, &str)> {
 
 /// What phase follows, in each phase, on each event. `=`: the same; `.`: cannot happen.
 const PHASES: &str = "
-                idle       in-command  control  high     low      long     running     flushing  gone
-readable        low        low         =        =        =        =        =           =         =
-read-closed     low        low         =        =        =        =        =           =         =
-priority        low        low         =        =        =        =        =           =         =
-writable        =          =           =        =        =        =        =           low       =
-kill            control    control     =        control  control  control  =           control   =
-drain           control    =           =        =        =        =        =           =         =
-deadline        control    control     =        =        =        =        =           control   =
-take            =          =           running  running  running  running  .           =         =
-turn:idle       .          .           .        .        .        .        idle        .         .
-turn:in-command .          .           .        .        .        .        in-command  .         .
-turn:again      .          .           .        .        .        .        low         .         .
-turn:flush      .          .           .        .        .        .        flushing    .         .
-turn:closed     .          .           .        .        .        .        gone        .         .
+                idle       in-command  parked   holding  control  high     low      long     running     flushing  gone
+readable        low        low         =        =        =        =        =        =        =           =         =
+read-closed     low        low         =        =        =        =        =        =        =           =         =
+priority        low        low         =        =        =        =        =        =        =           =         =
+writable        =          =           low      =        =        =        =        =        =           low       =
+hung-up         =          =           low      =        =        =        =        =        =           =         =
+poke            low        low         low      =        =        =        =        =        =           =         =
+resume          =          =           control  =        =        =        =        =        =           =         =
+drop            =          =           control  =        =        =        =        =        =           =         =
+late            =          =           =        =        =        =        =        =        =           =         =
+boost           =          =           =        =        holding  holding  holding  holding  =           =         =
+kill            control    control     control  =        =        control  control  control  =           control   =
+drain           control    =           =        =        =        =        =        =        =           =         =
+due             low        control     low      =        =        =        =        =        =           =         =
+deadline        control    control     low      =        =        =        =        =        =           control   =
+take            =          =           =        running  running  running  running  running  .           =         =
+turn:idle       .          .           .        .        .        .        .        .        idle        .         .
+turn:in-command .          .           .        .        .        .        .        .        in-command  .         .
+turn:park       .          .           .        .        .        .        .        .        parked      .         .
+turn:again      .          .           .        .        .        .        .        .        low         .         .
+turn:flush      .          .           .        .        .        .        .        .        flushing    .         .
+turn:closed     .          .           .        .        .        .        .        .        gone        .         .
 ";
 
 #[test]
@@ -1423,15 +1735,22 @@ fn each_event_leads_from_each_phase_to_the_phase_in_the_table() {
 
 /// What phase follows a turn, by what happened while it ran.
 const TURNS: &str = "
-                turn:idle  turn:in-command  turn:again  turn:flush  turn:closed
-nothing         idle       in-command       low         flushing    gone
-readable        low        low              low         flushing    gone
-read-closed     low        low              low         flushing    gone
-priority        low        low              low         flushing    gone
-writable        idle       in-command       low         low         gone
-kill            control    control          control     control     gone
-drain           control    in-command       low         flushing    gone
-deadline        idle       in-command       long        flushing    gone
+                turn:idle  turn:in-command  turn:park  turn:again  turn:flush  turn:closed
+nothing         idle       in-command       parked     low         flushing    gone
+readable        low        low              parked     low         flushing    gone
+read-closed     low        low              parked     low         flushing    gone
+priority        low        low              parked     low         flushing    gone
+writable        idle       in-command       low        low         low         gone
+hung-up         idle       in-command       low        low         flushing    gone
+poke            low        low              low        low         flushing    gone
+resume          idle       in-command       control    low         flushing    gone
+drop            idle       in-command       control    low         flushing    gone
+late            idle       in-command       parked     low         flushing    gone
+boost           idle       in-command       parked     low         flushing    gone
+kill            control    control          control    control     control     gone
+drain           control    in-command       parked     low         flushing    gone
+due             idle       in-command       parked     long        flushing    gone
+deadline        idle       in-command       parked     long        flushing    gone
 ";
 
 #[test]
@@ -1456,11 +1775,7 @@ fn what_happened_during_a_flush_is_seen_when_it_ends() {
     let Step::Run(job) = step else {
         panic!("it is queued");
     };
-    let all = Readiness {
-        readable: false,
-        ..job.wake.ready
-    };
-    assert!(all.read_closed && all.priority && all.writable);
+    assert_eq!(job.wake.ready, READ_CLOSED.and(PRIORITY).and(WRITABLE));
 }
 
 #[test]
@@ -1478,35 +1793,31 @@ fn a_kill_overrides_a_milder_reason_and_a_milder_one_does_not_override_a_kill() 
 }
 
 #[test]
-fn a_thread_is_put_off_only_while_a_command_is_on_the_cpu() {
-    // Two workers, each with a command that has run for long enough to let a third one run; a
-    // third thread is due only when the pause since the last creation is over.
+fn a_thread_is_put_off_only_while_many_commands_are_on_the_cpu() {
+    // Three commands hold slots and a fourth one has given its own up; all have run for long enough
+    // to let another one run. A fifth thread is due only when the pause since the last creation is
+    // over.
     let later = |ms| Nanos(ms * MS.0);
     let mut sched = State::new(Bounds {
         creation_throttle: later(10),
         stall_limit: later(100),
-        ..bounds(2)
+        ..bounds(3)
     });
-    let start = |sched: &mut State<u8>, now| {
-        let worker = sched.spawning(now, false);
+    let mut start = |now| {
+        let worker = sched.spawning(now, false, false);
         let _ = sched.attach(0, now).expect("not stopped");
         let (step, _) = sched.take(worker, now);
         assert!(matches!(step, Step::Run(_)));
         worker
     };
-    let workers = [1, 2, 3].map(|ms| start(&mut sched, later(ms)));
-    let _ = sched.wait_begin(workers[2], later(4));
-    let _ = sched.attach(0, later(4)).expect("not stopped");
-    assert_eq!(sched.tick(later(12)).call, Call::Nobody);
+    let workers = [1, 2, 3, 4].map(|ms| start(later(ms)));
+    let _ = sched.declare_long(workers[0], later(4));
+    let _ = sched.attach(0, later(5)).expect("not stopped");
+    assert_eq!(sched.tick(later(13)).call, Call::Nobody);
     assert_eq!(sched.stats.throttles, 1);
-    assert_eq!(sched.tick(later(13)).call, Call::Spawn);
-
-    // With all of them in a wait, the group may be waiting for just the thread that is put off.
-    for worker in &workers[..2] {
-        let _ = sched.wait_begin(*worker, later(13));
-    }
-    let fourth = start(&mut sched, later(13));
-    let _ = sched.attach(0, later(14)).expect("not stopped");
-    let _ = sched.wait_begin(fourth, later(14));
     assert_eq!(sched.tick(later(14)).call, Call::Spawn);
+
+    // One in a wait takes no CPU, and may be waiting for just the thread that is put off.
+    let _ = sched.wait_begin(workers[3], None, later(13));
+    assert_eq!(sched.tick(later(13)).call, Call::Spawn);
 }

@@ -1,7 +1,9 @@
 //! What users touch: the builder, the running server, its handle, its end.
 
 mod accept;
+pub(crate) mod bed;
 mod pool;
+mod reconfigure;
 pub(crate) mod registry;
 mod thread_per_connection;
 mod threads;
@@ -20,12 +22,17 @@ use crate::handler::{CloseReason, Handler, Refusal};
 use crate::os::clock::Clock;
 use crate::os::listener::{Acceptor, Door};
 use crate::os::socket::Socket;
+use crate::os::thread_state::ThreadId;
 use crate::serve::{Budget, Connection, Served};
-use crate::stats::{ConnInfo, Stats};
+use crate::stats::{ConnInfo, QueueEntry, Stats, WaitStats};
 use crate::stream::{LocalAddr, Stream};
+use crate::sync::Mutex;
+use crate::wait::WaitKind;
 
 use accept::Listening;
 use pool::Pool;
+use reconfigure::Settings;
+pub use reconfigure::{Applied, Rejected};
 use registry::Registry;
 use thread_per_connection::ThreadPerConnection;
 use threads::Threads;
@@ -190,18 +197,23 @@ impl ServerBuilder {
 
         let clock = Clock::start();
         let registry = Arc::new(Registry::new(clock));
-        let runner =
-            match self.scheduler {
-                Scheduler::Pool(config) => {
-                    Runner::Pool(Pool::start(&config, &self.limits, &registry, clock)?)
-                }
-                Scheduler::ThreadPerConnection(config) => Runner::Thread(
-                    ThreadPerConnection::start(config, &self.limits, Arc::clone(&registry))?,
-                ),
-            };
+        let scheduler = self.scheduler;
+        let runner = match &scheduler {
+            Scheduler::Pool(config) => {
+                Runner::Pool(Pool::start(config, &self.limits, &registry, clock)?)
+            }
+            Scheduler::ThreadPerConnection(config) => Runner::Thread(ThreadPerConnection::start(
+                config.clone(),
+                &self.limits,
+                Arc::clone(&registry),
+            )?),
+        };
         let handle = ServerHandle(Arc::new(Core {
             registry,
-            limits: Arc::new(self.limits),
+            settings: Mutex::new(Settings {
+                scheduler,
+                limits: Arc::new(self.limits),
+            }),
             runner,
             draining: AtomicBool::new(false),
         }));
@@ -274,7 +286,7 @@ impl Runner {
         }
     }
 
-    fn threads(&self) -> &Threads {
+    fn threads(&self) -> &Arc<Threads> {
         match self {
             Self::Pool(pool) => pool.threads(),
             Self::Thread(threads) => threads.threads(),
@@ -285,7 +297,7 @@ impl Runner {
 #[derive(Debug)]
 struct Core {
     registry: Arc<Registry>,
-    limits: Arc<Limits>,
+    settings: Mutex<Settings>,
     runner: Runner,
     /// Relaxed: it only refuses early. A connection that misses it is drained by its scheduler, or
     /// given back by one that has stopped.
@@ -440,6 +452,15 @@ impl ServerHandle {
         if let Runner::Pool(pool) = &core.runner {
             stats.groups = pool.stats();
             stats.commands = stats.groups.iter().map(|g| g.commands).sum();
+            stats.detects_blocking = ThreadId::of_this_thread().is_blocked().is_some();
+            let count = stats.groups.iter().map(|g| g.detected).sum();
+            if count > 0 {
+                stats.waits.push(WaitStats {
+                    kind: WaitKind::Detected,
+                    count,
+                    total: stats.groups.iter().map(|g| g.detected_time).sum(),
+                });
+            }
         }
         stats
     }
@@ -447,6 +468,20 @@ impl ServerHandle {
     /// The connections, now, by id.
     pub fn connections(&self) -> Vec<ConnInfo> {
         self.0.registry.infos()
+    }
+
+    /// Who is queued, now, group by group and in the order in which they will be served. Empty under
+    /// thread-per-connection, where nobody is queued.
+    pub fn queues(&self) -> Vec<QueueEntry> {
+        let Runner::Pool(pool) = &self.0.runner else {
+            return Vec::new();
+        };
+        pool.queues(&self.0.registry.all())
+    }
+
+    /// The threads that run connections.
+    pub(crate) fn threads(&self) -> &Arc<Threads> {
+        self.0.runner.threads()
     }
 
     /// The handle of a connection, if it lives.
@@ -495,7 +530,8 @@ impl ServerHandle {
         listener: usize,
     ) -> Result<ConnId, AttachError> {
         let core = &self.0;
-        let limit = core.limits.max_connections;
+        let limits = Arc::clone(&core.settings.lock().limits);
+        let limit = limits.max_connections;
         // Before the stream is touched; `admit` looks again.
         let why = if core.draining.load(Relaxed) {
             Some(Refusal::Draining)
@@ -518,12 +554,7 @@ impl ServerHandle {
             .registry
             .admit(limit, socket)
             .map_err(|(socket, why)| given_back(socket, why))?;
-        let conn = Conn::new(
-            Arc::clone(&shared),
-            Arc::clone(&core.limits),
-            self.clone(),
-            listener,
-        );
+        let conn = Conn::new(Arc::clone(&shared), limits, self.clone(), listener);
         let served: Box<dyn Connection> = Box::new(Served::new(
             Arc::clone(handler),
             conn,

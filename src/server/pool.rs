@@ -1,5 +1,6 @@
 //! The pool: groups over real doors, their workers' threads, and the monitor's.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -7,20 +8,21 @@ use std::time::{Duration, Instant};
 
 use super::registry::Registry;
 use super::threads::Threads;
-use crate::config::{Limits, PoolConfig};
-use crate::conn::{self, Shared};
+use crate::config::{Limits, Policy, PoolConfig};
+use crate::conn::{self, ConnId, Shared};
 use crate::error::BuildError;
-use crate::group::monitor::{Bell, Monitor};
+use crate::group::monitor::{Bell, Monitor, Settings};
 use crate::group::worker::BATCH;
 use crate::group::{Group, Task};
 use crate::handler::CloseReason;
 use crate::os::affinity::Cpus;
 use crate::os::clock::Clock;
 use crate::os::poller::{Poller, Registrar};
+use crate::os::thread_state::ThreadId;
 use crate::port;
-use crate::sched::{Bounds, Key, Nanos, Turn, Wake, WorkerId};
+use crate::sched::{Bounds, Key, Nanos, Ticket, Turn, Wake, WorkerId};
 use crate::serve::{Budget, Cause, Connection, Place};
-use crate::stats::GroupStats;
+use crate::stats::{GroupStats, QueueEntry};
 use crate::sync::Mutex;
 use crate::wait::{self, WaitKind};
 
@@ -39,14 +41,31 @@ impl Task<Registrar> for Box<dyn Connection> {
     ) -> Turn {
         self.conn().borrow(desk);
         let cause = Cause {
-            ready: wake.ready,
-            close: wake.close,
-            look: wake.look,
-            now: Some(now.0),
+            wake,
+            now: Some(now),
         };
         let turn = self.advance(Place::Poller(registrar, key.to_token()), cause);
         self.conn().give_back(desk);
         turn
+    }
+
+    fn left(mut self) {
+        if !self.is_detached() {
+            return;
+        }
+        let threads = Arc::clone(self.conn().server().threads());
+        let cell = Arc::new(Mutex::new(Some(self)));
+        let taken = Arc::clone(&cell);
+        let spawned = threads.spawn("tgp-detached".into(), DETACHED_STACK, move || {
+            if let Some(mut connection) = taken.lock().take() {
+                connection.run_detached();
+            }
+        });
+        if spawned.is_err()
+            && let Some(mut connection) = cell.lock().take()
+        {
+            connection.abandon(CloseReason::NoThread);
+        }
     }
 }
 
@@ -54,7 +73,23 @@ impl conn::Place for PoolGroup {
     fn kill(&self, token: usize) -> bool {
         Group::kill(self, Key::from_token(token))
     }
+
+    fn poke(&self, token: usize) {
+        Group::poke(self, Key::from_token(token));
+    }
+
+    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) -> bool {
+        Group::resume(self, Key::from_token(token), ticket, dropped)
+    }
+
+    fn boost(&self, token: usize) -> Option<u64> {
+        Group::boost(self, Key::from_token(token))
+    }
 }
+
+/// How far a chain of those who wait for each other is followed. A longer one, or a circle, is the
+/// engine's deadlock detection's to see to.
+const BOOST_DEPTH: usize = 8;
 
 /// A worker's place, for its waits.
 struct Seat {
@@ -64,13 +99,22 @@ struct Seat {
 }
 
 impl wait::Place for Seat {
-    fn wait_begin(&self, kind: WaitKind) {
+    fn wait_begin(&self, kind: WaitKind, holder: Option<ConnId>) {
         self.registry.count_wait(kind);
-        self.group.wait_begin(self.worker);
+        self.group.wait_begin(self.worker, holder.map(ConnId::get));
+        // Whoever is waited for may wait itself: what that one has queued goes first too.
+        let mut next = holder;
+        for _ in 0..BOOST_DEPTH {
+            let Some(shared) = next.and_then(|id| self.registry.find(id)) else {
+                break;
+            };
+            next = shared.boost().map(ConnId::from);
+        }
     }
 
-    fn wait_end(&self) {
+    fn wait_end(&self, kind: WaitKind, time: Duration) {
         self.group.wait_end(self.worker);
+        self.registry.add_wait_time(kind, time);
     }
 
     fn declare_long(&self) {
@@ -85,6 +129,8 @@ struct Workers {
     registry: Arc<Registry>,
     cpus: Option<Cpus>,
     stack_size: usize,
+    /// Who is which worker, by group.
+    ids: Vec<Arc<Mutex<HashMap<usize, ThreadId>>>>,
 }
 
 impl port::Threads for Workers {
@@ -94,12 +140,15 @@ impl port::Threads for Workers {
         let group = Arc::clone(&self.groups[index]);
         let registry = Arc::clone(&self.registry);
         let cpus = self.cpus.clone();
+        let ids = Arc::clone(&self.ids[index]);
         // Linux shows 15 bytes.
         let name = format!("tgp-g{index}-w{}", worker.index());
         self.threads.spawn(name, self.stack_size, move || {
             if let Some(cpus) = cpus {
                 cpus.pin_to(index);
             }
+            ids.lock()
+                .insert(worker.index(), ThreadId::of_this_thread());
             wait::install(Arc::new(Seat {
                 group: Arc::clone(&group),
                 worker,
@@ -108,9 +157,23 @@ impl port::Threads for Workers {
             group.work(worker);
         })
     }
+
+    fn is_blocked(&self, index: usize, worker: WorkerId) -> bool {
+        let id = self.ids[index].lock().get(&worker.index()).copied();
+        id.and_then(ThreadId::is_blocked).unwrap_or(false)
+    }
 }
 
 const CLOSE_STACK: usize = 2 * 1024 * 1024;
+const DETACHED_STACK: usize = 2 * 1024 * 1024;
+
+/// The time between two looks of the monitor.
+fn tick(config: &PoolConfig) -> Duration {
+    match config.policy {
+        Policy::Conserving => config.handover,
+        Policy::Mariadb => config.stall_limit,
+    }
+}
 
 /// The running pool.
 #[derive(Debug)]
@@ -119,6 +182,7 @@ pub(crate) struct Pool {
     bell: Arc<Bell>,
     threads: Arc<Threads>,
     monitor: Mutex<Option<JoinHandle<()>>>,
+    settings: Arc<Settings>,
     budget: Budget,
 }
 
@@ -145,16 +209,18 @@ impl Pool {
             registry: Arc::clone(registry),
             cpus: config.pin_groups.then(Cpus::of_this_thread),
             stack_size: config.stack_size,
+            ids: groups.iter().map(|_| Arc::default()).collect(),
         };
+        let settings = Arc::new(Settings::new(tick(config), config.max_threads));
         let pool = Self {
             groups,
             bell: Arc::clone(&bell),
             threads,
             monitor: Mutex::new(None),
+            settings: Arc::clone(&settings),
             budget: Budget::of(config),
         };
         let started = pool.first_workers(&workers).and_then(|()| {
-            let (max_threads, tick) = (config.max_threads, config.handover);
             std::thread::Builder::new()
                 .name("tgp-monitor".into())
                 .spawn(move || {
@@ -162,8 +228,7 @@ impl Pool {
                         groups: &workers.groups,
                         bell: &bell,
                         threads: &workers,
-                        tick,
-                        max_threads,
+                        settings: &settings,
                     }
                     .run();
                 })
@@ -185,7 +250,7 @@ impl Pool {
     /// One worker for each group: its listener.
     fn first_workers(&self, workers: &Workers) -> io::Result<()> {
         for (index, group) in self.groups.iter().enumerate() {
-            let worker = group.spawning(false);
+            let worker = group.spawning(false, false);
             if let Err(error) = port::Threads::spawn(workers, index, worker) {
                 group.spawn_failed(worker, Nanos::default());
                 return Err(error);
@@ -200,9 +265,7 @@ impl Pool {
         shared: &Shared,
         served: Box<dyn Connection>,
     ) -> Result<(), Box<dyn Connection>> {
-        // As MariaDB does it. Ids are consecutive, so groups are filled evenly.
-        #[allow(clippy::cast_possible_truncation)] // reduced to an index in the same step
-        let group = &self.groups[shared.id().get() as usize % self.groups.len()];
+        let group = &self.groups[self.group_of(shared.id())];
         let place: Weak<PoolGroup> = Arc::downgrade(group);
         shared.place(place);
         group.attach(served).map(|_| ())
@@ -247,7 +310,7 @@ impl Pool {
         self.threads.join_all(deadline)
     }
 
-    pub(crate) fn threads(&self) -> &Threads {
+    pub(crate) fn threads(&self) -> &Arc<Threads> {
         &self.threads
     }
 
@@ -257,5 +320,45 @@ impl Pool {
             .enumerate()
             .map(|(group, g)| GroupStats { group, ..g.stats() })
             .collect()
+    }
+
+    /// Other limits, from now on; those that can be changed.
+    pub(crate) fn reconfigure(&self, config: &PoolConfig, limits: &Limits) {
+        self.settings.set(tick(config), config.max_threads);
+        for group in &self.groups {
+            group.rebound(Bounds::new(config, limits));
+        }
+        self.bell.ring_now();
+    }
+
+    /// Who is queued, group by group. `all`: the connections, for their names.
+    pub(crate) fn queues(&self, all: &[Arc<Shared>]) -> Vec<QueueEntry> {
+        // A token names a connection of one group.
+        let ids: HashMap<_, _> = all
+            .iter()
+            .filter_map(|shared| Some(((self.group_of(shared.id()), shared.token()?), shared.id())))
+            .collect();
+        let mut entries = Vec::new();
+        for (group, g) in self.groups.iter().enumerate() {
+            let mut places = HashMap::new();
+            for (lane, key, time) in g.queued() {
+                let place: &mut usize = places.entry(lane).or_default();
+                entries.push(QueueEntry {
+                    group,
+                    position: *place,
+                    lane: lane.name(),
+                    id: ids.get(&(group, key.to_token())).copied(),
+                    time: time.to_duration(),
+                });
+                *place += 1;
+            }
+        }
+        entries
+    }
+
+    /// As MariaDB does it. Ids are consecutive, so groups are filled evenly.
+    #[allow(clippy::cast_possible_truncation)] // reduced to an index in the same step
+    fn group_of(&self, id: ConnId) -> usize {
+        id.get() as usize % self.groups.len()
     }
 }

@@ -9,7 +9,8 @@ use crate::conn::{ConnId, Shared};
 use crate::handler::{CloseReason, Refusal};
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
-use crate::stats::{ConnInfo, Stats};
+use crate::sched::Nanos;
+use crate::stats::{ConnInfo, Stats, WaitStats};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::WaitKind;
 
@@ -21,6 +22,8 @@ pub(crate) enum ConnState {
     Reading = 2,
     Running = 3,
     Writing = 4,
+    Parked = 5,
+    Detached = 6,
 }
 
 impl ConnState {
@@ -30,6 +33,8 @@ impl ConnState {
             2 => Self::Reading,
             3 => Self::Running,
             4 => Self::Writing,
+            5 => Self::Parked,
+            6 => Self::Detached,
             _ => Self::New,
         }
     }
@@ -41,6 +46,8 @@ impl ConnState {
             Self::Reading => "reading",
             Self::Running => "running",
             Self::Writing => "writing",
+            Self::Parked => "parked",
+            Self::Detached => "detached",
         }
     }
 }
@@ -55,7 +62,8 @@ pub(crate) struct Registry {
     next_id: AtomicU64,
     opened: AtomicU64,
     closes: [AtomicU64; CloseReason::NAMES.len()],
-    waits: [AtomicU64; WaitKind::COUNTED.len()],
+    /// How many have begun, and for how many nanoseconds those lasted that are over.
+    waits: [(AtomicU64, AtomicU64); WaitKind::COUNTED.len()],
     refused: AtomicU64,
     panics: AtomicU64,
     lost_edges: AtomicU64,
@@ -84,6 +92,11 @@ impl Registry {
 
     pub(crate) fn now(&self) -> u64 {
         self.clock.now()
+    }
+
+    /// A moment on the server's clock.
+    pub(crate) fn at(&self, moment: Instant) -> Nanos {
+        Nanos(self.clock.at(moment))
     }
 
     /// Enters a new connection, if there is room for one; else the socket comes back.
@@ -186,7 +199,12 @@ impl Registry {
     }
 
     pub(crate) fn count_wait(&self, kind: WaitKind) {
-        self.waits[kind.index()].fetch_add(1, Relaxed);
+        self.waits[kind.index()].0.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn add_wait_time(&self, kind: WaitKind, time: Duration) {
+        let (_, total) = &self.waits[kind.index()];
+        total.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -215,7 +233,13 @@ impl Registry {
             waits: WaitKind::COUNTED
                 .iter()
                 .zip(&self.waits)
-                .filter_map(|(kind, counter)| Some((*kind, nonzero(counter)?)))
+                .filter_map(|(kind, (count, total))| {
+                    Some(WaitStats {
+                        kind: *kind,
+                        count: nonzero(count)?,
+                        total: Duration::from_nanos(total.load(Relaxed)),
+                    })
+                })
                 .collect(),
             ..Stats::default()
         }

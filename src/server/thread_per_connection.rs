@@ -2,17 +2,18 @@
 //! cache when the connection has ended.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::bed::Bed;
 use super::registry::{ConnState, Registry};
 use super::threads::Threads;
 use crate::config::{Limits, ThreadPerConnectionConfig};
-use crate::conn::Desk;
+use crate::conn::{ConnId, Desk};
 use crate::error::BuildError;
 use crate::handler::CloseReason;
-use crate::sched::End;
+use crate::sched::{End, Nanos};
 use crate::serve::{Cause, Connection, Place};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
@@ -22,7 +23,7 @@ const WATCH_STACK: usize = 256 * 1024;
 /// The running scheduler.
 #[derive(Debug)]
 pub(crate) struct ThreadPerConnection {
-    config: ThreadPerConnectionConfig,
+    settings: Mutex<Settings>,
     threads: Arc<Threads>,
     /// Apart from those that run connections, and that are counted.
     watch_thread: Arc<Threads>,
@@ -32,8 +33,23 @@ pub(crate) struct ThreadPerConnection {
     bed: Condvar,
     /// The watch sleeps here.
     watch_bed: Condvar,
+}
+
+#[derive(Debug)]
+struct Settings {
+    config: ThreadPerConnectionConfig,
     idle_timeout: Duration,
     read_timeout: Duration,
+}
+
+impl Settings {
+    fn new(config: ThreadPerConnectionConfig, limits: &Limits) -> Self {
+        Self {
+            config,
+            idle_timeout: limits.idle_timeout,
+            read_timeout: limits.read_timeout,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -68,11 +84,13 @@ impl std::fmt::Debug for Cache {
 struct Counting(Arc<Registry>);
 
 impl wait::Place for Counting {
-    fn wait_begin(&self, kind: WaitKind) {
+    fn wait_begin(&self, kind: WaitKind, _: Option<ConnId>) {
         self.0.count_wait(kind);
     }
 
-    fn wait_end(&self) {}
+    fn wait_end(&self, kind: WaitKind, time: Duration) {
+        self.0.add_wait_time(kind, time);
+    }
 
     fn declare_long(&self) {}
 }
@@ -84,15 +102,13 @@ impl ThreadPerConnection {
         registry: Arc<Registry>,
     ) -> Result<Arc<Self>, BuildError> {
         let this = Arc::new(Self {
-            config,
+            settings: Mutex::new(Settings::new(config, limits)),
             threads: Arc::default(),
             watch_thread: Arc::default(),
             registry,
             cache: Mutex::default(),
             bed: Condvar::default(),
             watch_bed: Condvar::default(),
-            idle_timeout: limits.idle_timeout,
-            read_timeout: limits.read_timeout,
         });
         let watch = Arc::clone(&this);
         this.watch_thread
@@ -110,12 +126,16 @@ impl ThreadPerConnection {
         self: &Arc<Self>,
         served: Box<dyn Connection>,
     ) -> Result<(), Box<dyn Connection>> {
+        let (max_threads, stack_size) = {
+            let settings = self.settings.lock();
+            (settings.config.max_threads, settings.config.stack_size)
+        };
         let mut cache = self.cache.lock();
         if cache.stopping {
             return Err(served);
         }
         let cached = cache.idle > cache.waiting.len();
-        if !cached && cache.threads >= self.config.max_threads {
+        if !cached && cache.threads >= max_threads {
             return Err(served);
         }
         let number = cache.next;
@@ -134,9 +154,7 @@ impl ThreadPerConnection {
         let this = Arc::clone(self);
         let spawned = self
             .threads
-            .spawn("tgp-conn".into(), self.config.stack_size, move || {
-                this.work()
-            });
+            .spawn("tgp-conn".into(), stack_size, move || this.work());
         if spawned.is_ok() {
             return Ok(());
         }
@@ -169,6 +187,10 @@ impl ThreadPerConnection {
     /// The next connection; `None`: the thread is not needed any more, and counted out.
     fn next(&self) -> Option<Box<dyn Connection>> {
         let begun = Instant::now();
+        let (idle_timeout, thread_cache) = {
+            let settings = self.settings.lock();
+            (settings.config.idle_timeout, settings.config.thread_cache)
+        };
         let mut cache = self.cache.lock();
         cache.idle += 1;
         loop {
@@ -176,8 +198,8 @@ impl ThreadPerConnection {
                 cache.idle -= 1;
                 return Some(served);
             }
-            let left = self.config.idle_timeout.saturating_sub(begun.elapsed());
-            if cache.stopping || cache.idle > self.config.thread_cache || left.is_zero() {
+            let left = idle_timeout.saturating_sub(begun.elapsed());
+            if cache.stopping || cache.idle > thread_cache || left.is_zero() {
                 cache.idle -= 1;
                 cache.threads -= 1;
                 return None;
@@ -191,9 +213,13 @@ impl ThreadPerConnection {
     /// A turn costs what a loop written by hand costs: a blocking `recv` without a time-out, and no
     /// look at the clock. Deadlines are the [`watch`](Self::watch)'s.
     fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
+        let bed = Bed::new();
+        let place: Weak<Bed> = Arc::downgrade(&bed);
+        served.conn().shared().place(place);
+        served.conn().shared().placed(0);
         served.conn().borrow(desk);
         let mut cause = Cause {
-            now: Some(self.registry.now()),
+            now: Some(Nanos(self.registry.now())),
             ..Cause::default()
         };
         loop {
@@ -201,7 +227,10 @@ impl ThreadPerConnection {
             if turn.end == End::Closed {
                 break;
             }
-            cause = served.wait(turn.end);
+            cause = served.wait(&turn, &bed);
+        }
+        if served.is_detached() {
+            served.run_detached();
         }
         served.conn().give_back(desk);
     }
@@ -209,22 +238,26 @@ impl ThreadPerConnection {
     /// The life of the thread that closes connections which are silent for too long. It looks at
     /// all of them, some times in a timeout, and not at all while there are none.
     pub(crate) fn watch(&self) {
-        let period = self.idle_timeout.min(self.read_timeout) / 8;
-        let period = period.clamp(Duration::from_millis(5), Duration::from_secs(1));
         let mut cache = self.cache.lock();
         while !cache.stopping {
             if cache.is_quiet() {
                 self.watch_bed.wait(&mut cache);
                 continue;
             }
+            let (idle_timeout, read_timeout) = {
+                let settings = self.settings.lock();
+                (settings.idle_timeout, settings.read_timeout)
+            };
+            let period = idle_timeout.min(read_timeout) / 8;
+            let period = period.clamp(Duration::from_millis(5), Duration::from_secs(1));
             self.watch_bed.wait_for(&mut cache, period);
             drop(cache);
-            self.look();
+            self.look(idle_timeout, read_timeout);
             cache = self.cache.lock();
         }
     }
 
-    fn look(&self) {
+    fn look(&self, idle_timeout: Duration, read_timeout: Duration) {
         let now = self.registry.now();
         // Relaxed, all of it: statistics of the connection's thread, and our own notes beside them.
         // One that is read too early is read again at the next look.
@@ -237,10 +270,10 @@ impl ThreadPerConnection {
             }
             let silent = Duration::from_nanos(now.saturating_sub(shared.since.load(Relaxed)));
             match shared.state() {
-                ConnState::Idle if silent >= self.idle_timeout => {
+                ConnState::Idle if silent >= idle_timeout => {
                     shared.end_input(CloseReason::IdleTimeout);
                 }
-                ConnState::Reading if silent >= self.read_timeout => {
+                ConnState::Reading if silent >= read_timeout => {
                     shared.end_input(CloseReason::ReadTimeout);
                 }
                 _ => {}
@@ -256,6 +289,13 @@ impl ThreadPerConnection {
                 shared.end_input(CloseReason::Draining);
             }
         }
+    }
+
+    /// Other limits, from now on.
+    pub(crate) fn reconfigure(&self, config: ThreadPerConnectionConfig, limits: &Limits) {
+        *self.settings.lock() = Settings::new(config, limits);
+        self.watch_bed.notify_one();
+        self.bed.notify_all();
     }
 
     /// Sends every thread home that has no connection.
@@ -276,7 +316,7 @@ impl ThreadPerConnection {
         self.threads.join_all(deadline)
     }
 
-    pub(crate) fn threads(&self) -> &Threads {
+    pub(crate) fn threads(&self) -> &Arc<Threads> {
         &self.threads
     }
 }

@@ -49,7 +49,6 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `PANIC` | panics | |
 /// | `PANIC WAITING` | panics in a reported wait | |
 /// | `PANIC IN callback` | the session's `woken`, `farewell`, `close` or `drop` will | `will` |
-/// | `NEXT what` | returns what there is not yet | |
 /// | `CLOSE` | asks for the close | `bye` |
 /// | `ERR` | fails | |
 #[derive(Debug, Default)]
@@ -256,14 +255,6 @@ impl Stage {
             "PANIC" => {
                 session.panics = rest.strip_prefix("IN ").expect("where to panic").to_owned();
                 "will".to_owned()
-            }
-            "NEXT" => {
-                return Ok(match rest {
-                    "flush" => Next::flush(),
-                    "park" => Next::park(),
-                    "detach" => Next::detach(),
-                    _ => Next::input().until(Instant::now()),
-                });
             }
             "CLOSE" => {
                 conn.write_all(b"bye\n")?;

@@ -1,5 +1,6 @@
 //! Unix: epoll and kqueue through mio, sockets through std, socket2 and rustix.
 
+pub(crate) mod bell;
 pub(crate) mod listener;
 pub(crate) mod poller;
 pub(crate) mod socket;

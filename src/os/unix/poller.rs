@@ -41,6 +41,18 @@ impl Poller {
     }
 }
 
+fn readiness(event: &mio::event::Event) -> Readiness {
+    // An error is found by reading; a hang-up ends writing as well.
+    let failed = event.is_error();
+    let hung_up = event.is_write_closed();
+    Readiness::READABLE
+        .when(event.is_readable())
+        .and(Readiness::READ_CLOSED.when(failed || event.is_read_closed()))
+        .and(Readiness::PRIORITY.when(event.is_priority()))
+        .and(Readiness::WRITABLE.when(failed || hung_up || event.is_writable()))
+        .and(Readiness::HUNG_UP.when(failed || hung_up))
+}
+
 impl Doors for Poller {
     type Interest = Registrar;
 
@@ -70,15 +82,7 @@ impl Doors for Poller {
                 .filter(|event| event.token() != WAKER)
                 .map(|event| Event {
                     token: event.token().0,
-                    readiness: Readiness {
-                        readable: event.is_readable(),
-                        // An error is found by reading; a hang-up ends writing as well.
-                        read_closed: event.is_read_closed() || event.is_error(),
-                        priority: event.is_priority(),
-                        writable: event.is_writable()
-                            || event.is_write_closed()
-                            || event.is_error(),
-                    },
+                    readiness: readiness(event),
                 }),
         );
     }

@@ -1,0 +1,61 @@
+//! Whether a thread is blocked: the state letter that Linux shows of it.
+//!
+//! CPU time alone does not tell. With more busy threads than CPUs, one that only waits for its turn
+//! stands still for long stretches too, but its letter stays R.
+
+/// How the operating system names a thread; of no use where there are no letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadId(i32);
+
+impl ThreadId {
+    pub(crate) fn of_this_thread() -> Self {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        return Self(rustix::thread::gettid().as_raw_nonzero().get());
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        Self(0)
+    }
+
+    /// Whether it sleeps or waits for a device. `None`: that cannot be read here. Costs some three
+    /// microseconds.
+    pub(crate) fn is_blocked(self) -> Option<bool> {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.0)).ok()?;
+        Some(matches!(letter(&stat)?, 'S' | 'D'))
+    }
+}
+
+/// The letter stands behind the thread's name, which may hold anything, parentheses too.
+fn letter(stat: &str) -> Option<char> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim_start().chars().next()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_with_a_strange_name_has_its_letter_read() {
+        assert_eq!(letter("17 (a) S (b) R 1 17"), Some('R'));
+        assert_eq!(letter("17 (tgp-g0-w1) D 1 17"), Some('D'));
+        assert_eq!(letter("17"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_that_asks_about_itself_runs_and_one_that_receives_is_blocked() {
+        assert_eq!(ThreadId::of_this_thread().is_blocked(), Some(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(ThreadId::of_this_thread()).unwrap();
+            stopped.recv()
+        });
+        let id = told.recv().unwrap();
+        while id.is_blocked() != Some(true) {
+            std::thread::yield_now();
+        }
+        drop(stop);
+        assert!(thread.join().unwrap().is_err());
+        assert_eq!(id.is_blocked(), None, "it has gone");
+    }
+}

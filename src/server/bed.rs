@@ -1,0 +1,162 @@
+//! Where a connection's own thread waits for more than its socket.
+//!
+//! A plain `recv` is what a loop written by hand costs, and nothing but the socket ends it. So a
+//! thread waits here only where something else may: while its connection is parked, when the handler
+//! asked to be woken, or when a [`ConnHandle`](crate::ConnHandle) was taken, by which it may be poked.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::registry::Registry;
+use crate::conn;
+use crate::handler::CloseReason;
+use crate::os::bell::{self, Awaited, Bell};
+use crate::os::socket::Socket;
+use crate::port::Readiness;
+use crate::sched::{NEVER, Nanos, Ticket, Wake};
+use crate::sync::Mutex;
+
+/// How often is looked where no bell was to be had, for want of descriptors.
+const WITHOUT_BELL: Duration = Duration::from_millis(50);
+
+/// One connection's.
+#[derive(Debug, Default)]
+pub(crate) struct Bed {
+    called: Mutex<Called>,
+    bell: OnceLock<Option<Bell>>,
+}
+
+#[derive(Debug, Default)]
+struct Called {
+    killed: bool,
+    poked: bool,
+    /// The last park that has been resumed.
+    resumed: Ticket,
+    /// Its `Resume` was dropped unused.
+    dropped: bool,
+}
+
+/// For what a thread lies down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rest {
+    Idle,
+    Park {
+        ticket: Ticket,
+        /// Something is queued for the client.
+        unsent: bool,
+    },
+}
+
+impl Bed {
+    /// Waits until there is cause to get up, and says what it is. `until`: on the registry's clock.
+    pub(crate) fn rest(
+        &self,
+        rest: Rest,
+        socket: &Socket,
+        until: Nanos,
+        registry: &Registry,
+    ) -> Wake {
+        let mut wake = Wake::default();
+        let awaited = match rest {
+            Rest::Idle => Awaited {
+                input: true,
+                output: false,
+            },
+            Rest::Park { unsent, .. } => Awaited {
+                input: false,
+                output: unsent,
+            },
+        };
+        // Before the look at what has been called: whoever calls after it finds the bell.
+        let bell = self.bell.get_or_init(|| Bell::new().ok()).as_ref();
+        loop {
+            if self.is_called(rest, &mut wake) {
+                return wake;
+            }
+            let now = Nanos(registry.now());
+            if now >= until {
+                wake.due = true;
+                return wake;
+            }
+            let left = (until != NEVER).then(|| until.since(now).to_duration());
+            let slice = bell.is_none().then_some(WITHOUT_BELL);
+            let timeout = left.into_iter().chain(slice).min();
+            let Ok(seen) = bell::wait(socket, awaited, bell, timeout) else {
+                // Not to be expected. A read finds out, or says that there is nothing.
+                wake.ready = Readiness::READABLE;
+                return wake;
+            };
+            // Whoever called before that is heard before the socket is.
+            if self.is_called(rest, &mut wake) {
+                return wake;
+            }
+            wake.ready = match rest {
+                Rest::Idle => Readiness::READABLE.when(seen.input),
+                Rest::Park { .. } => Readiness::HUNG_UP
+                    .when(seen.hung_up)
+                    .and(Readiness::WRITABLE.when(seen.output)),
+            };
+            if wake.ready != Readiness::NOTHING {
+                return wake;
+            }
+        }
+    }
+
+    fn is_called(&self, rest: Rest, wake: &mut Wake) -> bool {
+        let mut called = self.called.lock();
+        wake.poked = std::mem::take(&mut called.poked);
+        if let Rest::Park { ticket, .. } = rest
+            && ticket != 0
+            && called.resumed == ticket
+        {
+            if called.dropped {
+                wake.close = Some(CloseReason::Unresumed);
+            } else {
+                wake.resumed = true;
+            }
+        }
+        called.killed || wake.poked || wake.resumed || wake.close.is_some()
+    }
+
+    fn ring(&self) {
+        if let Some(Some(bell)) = self.bell.get() {
+            bell.ring();
+        }
+    }
+}
+
+impl conn::Place for Bed {
+    fn kill(&self, _: usize) -> bool {
+        self.called.lock().killed = true;
+        self.ring();
+        true
+    }
+
+    fn poke(&self, _: usize) {
+        self.called.lock().poked = true;
+        self.ring();
+    }
+
+    fn resume(&self, _: usize, ticket: Ticket, dropped: bool) -> bool {
+        let mut called = self.called.lock();
+        if called.resumed >= ticket {
+            return false;
+        }
+        called.resumed = ticket;
+        called.dropped = dropped;
+        drop(called);
+        self.ring();
+        true
+    }
+
+    fn boost(&self, _: usize) -> Option<u64> {
+        // Every connection has a thread here: nobody is queued.
+        None
+    }
+}
+
+impl Bed {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+}
