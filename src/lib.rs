@@ -21,6 +21,12 @@ pub mod wait;
 #[doc = include_str!("sched/README.md")]
 pub mod design {}
 
+/// Pages for those who embed the crate.
+pub mod guide {
+    #[doc = include_str!("guide/loom.md")]
+    pub mod loom {}
+}
+
 // The public interface, all of it.
 pub use config::{Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 pub use conn::{Conn, ConnHandle, ConnId, Input, Output, Resume};

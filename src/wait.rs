@@ -23,7 +23,7 @@
 //! | nested | only the outermost counts |
 //! | panics | the guard ends the wait when it is dropped, by unwinding too |
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -132,6 +132,7 @@ pub fn during_for<R>(kind: WaitKind, holder: ConnId, blocking: impl FnOnce() -> 
 
 /// Reports a wait that lasts until the guard is dropped. Prefer [`during`], which cannot be held
 /// too long.
+#[inline] // without it, a thread that is no worker pays more for the calls than for the look
 pub fn enter(kind: WaitKind) -> Guard {
     begin(kind, None)
 }
@@ -141,19 +142,12 @@ pub fn enter_for(kind: WaitKind, holder: ConnId) -> Guard {
     begin(kind, Some(holder))
 }
 
+#[inline]
 fn begin(kind: WaitKind, holder: Option<ConnId>) -> Guard {
     // `try_with`: a destructor of another thread-local may wait when this one has gone already.
-    let counted = WORKER
-        .try_with(|worker| match &*worker.borrow() {
-            Some(worker) => {
-                worker.begin(kind, holder);
-                true
-            }
-            None => false,
-        })
-        .unwrap_or(false);
+    let counted = WORKER.try_with(|worker| worker.get().map(|worker| worker.begin(kind, holder)));
     Guard {
-        counted,
+        counted: matches!(counted, Ok(Some(()))),
         _not_send: PhantomData,
     }
 }
@@ -167,13 +161,10 @@ pub struct Guard {
 }
 
 impl Drop for Guard {
+    #[inline]
     fn drop(&mut self) {
         if self.counted {
-            let _ = WORKER.try_with(|worker| {
-                if let Some(worker) = &*worker.borrow() {
-                    worker.end();
-                }
-            });
+            let _ = WORKER.try_with(|worker| worker.get().map(Worker::end));
         }
     }
 }
@@ -225,23 +216,25 @@ impl Worker {
 }
 
 thread_local! {
-    static WORKER: RefCell<Option<Worker>> = const { RefCell::new(None) };
+    static WORKER: OnceCell<Worker> = const { OnceCell::new() };
 }
 
-/// Makes the calling thread a worker at `place`, for the rest of its life.
+/// Makes the calling thread a worker at `place`, for the rest of its life. The first place counts.
 pub(crate) fn install(place: Arc<dyn Place>) {
     let worker = Worker {
         place,
         depth: Cell::new(0),
         begun: Cell::new(None),
     };
-    WORKER.with(|w| *w.borrow_mut() = Some(worker));
+    WORKER.with(|w| {
+        let _ = w.set(worker);
+    });
 }
 
 /// The command on this thread has ended. A guard that it leaked must not keep the wait open.
 pub(crate) fn command_ended() {
     WORKER.with(|w| {
-        if let Some(worker) = &*w.borrow()
+        if let Some(worker) = w.get()
             && worker.depth.replace(0) > 0
         {
             worker.ended();
@@ -252,7 +245,7 @@ pub(crate) fn command_ended() {
 /// The command on this thread says that it will be long.
 pub(crate) fn declare_long() {
     WORKER.with(|w| {
-        if let Some(worker) = &*w.borrow() {
+        if let Some(worker) = w.get() {
             worker.place.declare_long();
         }
     });

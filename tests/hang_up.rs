@@ -111,7 +111,7 @@ fn a_client_may_leave_while_its_command_reads(setup: Setup) {
         leave(client);
         server.until_all_closed();
         server.client().ping();
-        let why = server.stage.reasons()[0].clone();
+        let why = server.stage.reasons()[0];
         let end = CloseReason::Handler(ErrorKind::UnexpectedEof);
         assert!([CloseReason::ClientClosed, end].contains(&why), "{why}");
         server.finish();

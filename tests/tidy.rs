@@ -596,6 +596,55 @@ fn links_and_paths_in_prose_lead_somewhere() {
     report(|files| links(files, |path| root().join(path).exists()));
 }
 
+// ---- code in prose ----
+
+/// The blocks of Rust in a Markdown file, by their first lines.
+fn blocks(file: &File) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    for (line, text) in file.lines() {
+        match &mut open {
+            Some(_) if text == "```" => found.extend(open.take()),
+            Some((_, block)) => {
+                block.push_str(text);
+                block.push('\n');
+            }
+            None if text.starts_with("```rust") => open = Some((line, String::new())),
+            None => {}
+        }
+    }
+    found
+}
+
+fn quotes(files: &[File]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| !file.is_rust()) {
+        for (line, block) in blocks(file) {
+            let built = |file: &&File| file.is_rust() && file.text.contains(&block);
+            if !files.iter().any(|file| built(&file)) {
+                found.push(file.says(
+                    line,
+                    "this code is in no Rust file; quote one that is built, as it stands",
+                ));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn code_in_prose_is_code_that_is_built() {
+    let bad = example(&[
+        (
+            "src/a.md",
+            "```rust\nfn f() {\n    g();\n}\n```\n```rust,ignore\nfn f() {}\n```\n```text\nno\n```\n",
+        ),
+        ("src/a.rs", "//! A.\nfn f() {\n    g();\n}\n"),
+    ]);
+    assert_eq!(quotes(&bad).len(), 1, "{:#?}", quotes(&bad));
+    report(quotes);
+}
+
 // ---- limits ----
 
 /// A config struct, the names by which it is known where it is read, and where that is if its
