@@ -62,6 +62,14 @@ fn a_lock_convoy_keeps_the_invariants() {
     assert!(reports.iter().all(|r| r.classes[1].answered > 10));
 }
 
+/// While waiters that return from their wait are on the CPU one after the other, each of them fresh
+/// before the last one ends, nobody goes to the poller: each takes the next for who will.
+#[test]
+#[ignore = "not kept yet: the poller is left alone for as long as the chain of returning waiters lasts"]
+fn a_chain_of_returning_waiters_leaves_nobodys_input_unseen() {
+    play_all("chain", 0..40);
+}
+
 #[test]
 fn bursts_with_failing_spawns_keep_the_invariants() {
     play_all("bursts", 0..40);
@@ -86,13 +94,10 @@ fn worlds_drawn_from_a_seed_keep_the_invariants() {
 #[test]
 fn a_seed_gives_the_same_trace_every_time() {
     for name in sim::NAMES {
-        let (one, two) = (play(name, 7), play(name, 7));
+        let run = |seed| sim::run(&scenario(name, seed).expect("a scenario"), seed);
+        let (one, two, other) = (run(7), run(7), run(8));
         assert_eq!(one.trace, two.trace);
         assert_eq!(one.trace_hash, two.trace_hash);
-        assert_ne!(
-            one.trace_hash,
-            play(name, 8).trace_hash,
-            "{name}: the seed changes nothing"
-        );
+        assert_ne!(one.trace_hash, other.trace_hash, "{name}");
     }
 }

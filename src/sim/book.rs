@@ -81,6 +81,8 @@ pub(super) struct Book {
     draining: bool,
     created_at: u64,
     failed_at: Option<u64>,
+    /// When somebody last left the long lane who was old enough to be promoted.
+    promoted_at: u64,
     /// For how long work, or the poller, has been left alone with somebody there to see to it.
     work_left: u64,
     poller_left: u64,
@@ -108,6 +110,7 @@ impl Book {
             draining: false,
             created_at: 0,
             failed_at: None,
+            promoted_at: 0,
             work_left: 0,
             poller_left: 0,
             quiet: 0,
@@ -191,11 +194,23 @@ impl Book {
         self.active().count() < self.slots && !self.fresh(now)
     }
 
-    /// Whether a lane offers somebody, for certain: of those that age promotes the book knows
-    /// nothing.
+    /// Whether a lane offers somebody, but for those that age promotes.
     fn offer(&self) -> bool {
         let [control, high, low, long] = self.queued;
         control + high + low > 0 || (long > 0 && self.long() < self.max_long)
+    }
+
+    /// Whether age must have promoted somebody by the next tick.
+    fn promotes(&self, now: u64) -> bool {
+        let aged = |conn: &Conn| match conn.at {
+            At::Queued {
+                lane: Lane::Long,
+                since,
+                ..
+            } => now >= since.saturating_add(self.kickup),
+            _ => false,
+        };
+        now.saturating_sub(self.promoted_at) >= self.kickup && self.conns.iter().any(aged)
     }
 
     /// Whether a thread could be had, for certain: at the longest pause.
@@ -222,7 +237,7 @@ impl Book {
 
     fn enqueue(&mut self, conn: usize, now: u64) {
         self.places += 1;
-        let book = &mut self.conns[conn];
+        let book = &self.conns[conn];
         let lane = match (book.closing, book.high, book.was_long) {
             (true, ..) => Lane::Control,
             (_, true, _) => Lane::High,
@@ -230,16 +245,23 @@ impl Book {
             _ => Lane::Low,
         };
         match book.at {
-            At::Queued { lane, .. } => self.queued[lane as usize] -= 1,
+            At::Queued { lane, since, .. } => self.leaves_lane(lane, since, now),
             At::Idle => self.resting -= 1,
             At::Held | At::Gone => {}
         }
         self.queued[lane as usize] += 1;
-        book.at = At::Queued {
+        self.conns[conn].at = At::Queued {
             lane,
             since: now,
             place: self.places,
         };
+    }
+
+    fn leaves_lane(&mut self, lane: Lane, since: u64, now: u64) {
+        self.queued[lane as usize] -= 1;
+        if lane == Lane::Long && now.saturating_sub(since) >= self.kickup {
+            self.promoted_at = now;
+        }
     }
 
     pub(super) fn attached(&mut self, conn: usize, high: bool, now: u64) {
@@ -297,7 +319,7 @@ impl Book {
         match held {
             At::Queued { lane, since, place } => {
                 self.check_order(conn, lane, (since, place), now);
-                self.queued[lane as usize] -= 1;
+                self.leaves_lane(lane, since, now);
             }
             At::Held => self.breaks(3, now, format!("connection {conn} runs twice at once")),
             At::Idle | At::Gone => {
@@ -310,6 +332,9 @@ impl Book {
         }
         if active >= self.slots {
             self.breaks(7, now, format!("{active} commands hold a slot already"));
+        }
+        if self.fresh(now) {
+            self.breaks(7, now, format!("{conn} runs, and another has just begun"));
         }
         let book = &mut self.conns[conn];
         let owed = (book.input, book.closing);
@@ -557,8 +582,9 @@ impl Book {
         }
         let parked = self.count(|w| matches!(w, Worker::Parked)) > 0;
         let somebody = parked || self.creatable(then);
-        let work = self.offer() && self.gate_open(then) && (somebody || self.polling());
-        let unwatched = self.resting > 0 && !self.polling() && !self.fresh(then) && somebody;
+        let offer = self.offer() || self.promotes(then);
+        let work = offer && self.gate_open(then) && (somebody || self.polling());
+        let unwatched = self.resting > 0 && !self.polling() && somebody;
         let count = |is: bool, so_far: u64| if is { so_far + counted } else { 0 };
         self.work_left = count(work, self.work_left);
         self.poller_left = count(unwatched, self.poller_left);
@@ -575,7 +601,7 @@ impl Book {
             );
             self.breaks(after_failure(1), now, what);
         }
-        if self.poller_left > bound {
+        if self.poller_left > 2 * bound {
             let what = format!("{} at rest, nobody polls, nobody comes", self.resting);
             self.breaks(after_failure(2), now, what);
         }

@@ -150,6 +150,8 @@ pub struct Scenario {
     /// For how long clients send. Then the world finishes what was begun, is idle for a while,
     /// drains and stops.
     pub duration: Duration,
+    /// It drains when clients stop, with commands under way.
+    pub abrupt: bool,
     /// The pool's limits. Of `groups` there is one whatever it says.
     pub pool: PoolConfig,
     /// The clients.

@@ -7,7 +7,7 @@ use super::{Class, Faults, Load, Op, Scenario, Span, SpawnFailure};
 use crate::config::PoolConfig;
 
 /// What [`scenario`] knows.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 9] = [
     "steady",
     "heavy",
     "blockers",
@@ -15,6 +15,7 @@ pub const NAMES: [&str; 8] = [
     "bursts",
     "lost-ticks",
     "kills",
+    "chain",
     "swarm",
 ];
 
@@ -80,6 +81,7 @@ fn world(classes: Vec<Class>) -> Scenario {
         slice: Duration::from_millis(3),
         switch: Duration::from_micros(2),
         duration: Duration::from_millis(300),
+        abrupt: false,
         pool: PoolConfig::default()
             .groups(1)
             .max_threads(64)
@@ -119,6 +121,16 @@ pub fn scenario(name: &str, seed: u64) -> Option<Scenario> {
         },
         "blockers" => world(vec![light(12), blocker(12)]),
         "convoy" => world(vec![light(12), convoy(16, ms(0, 3)), waiter(4)]),
+        "chain" => {
+            let command = [
+                Op::Lock(0),
+                Op::Burn(Span::us(900, 1500)),
+                Op::Unlock(0),
+                Op::Burn(Span::us(5, 50)),
+            ];
+            let chain = class("chain", 60, Load::Closed(ms(0, 40)), &command);
+            world(vec![light(12), chain])
+        }
         "bursts" => {
             let burst = Load::Burst(Duration::from_millis(40));
             let load = |class: Class| Class {
@@ -177,6 +189,7 @@ fn swarm(rng: &mut Rng) -> Scenario {
     }
     let mut swarm = world(classes);
     swarm.cores = 1 + some(rng, 2);
+    swarm.abrupt = rng.chance(300);
     swarm.slice = Duration::from_micros(500 + rng.below(8000));
     swarm.pool = swarm
         .pool
@@ -184,6 +197,7 @@ fn swarm(rng: &mut Rng) -> Scenario {
         .max_threads(2 + some(rng, 30))
         .idle_timeout(Duration::from_millis(5 + rng.below(500)))
         .stall_limit(Duration::from_millis(1 + rng.below(20)))
+        .kickup(Duration::from_millis(10 + rng.below(100)))
         .creation_throttle(Duration::from_millis(rng.below(60)));
     if rng.chance(300) {
         swarm.faults.spawns = SpawnFailure::PerMille(300);

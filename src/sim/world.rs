@@ -266,12 +266,9 @@ impl<'a> World<'a> {
         self.play(end, |_| false)?;
 
         self.busy = false;
-        let done = |world: &Self| world.outstanding() == 0 && world.policy.book.at_rest();
-        self.play(end + PATIENCE, done)?;
-        self.demand(done(self), 4, "clients have stopped, and it does not end")?;
-
-        self.play(self.now + IDLE, |_| false)?;
-        self.demand(done(self), 4, "an idle world does not stay idle")?;
+        if !self.scenario.abrupt {
+            self.come_to_rest()?;
+        }
 
         self.note(Who::Outside, What::Drain);
         let asks = self.policy.drain(self.now);
@@ -280,7 +277,10 @@ impl<'a> World<'a> {
         self.play(self.now + PATIENCE, empty)?;
         self.demand(empty(self), 11, "a drain leaves connections")?;
 
-        // The monitor has been joined before a group is stopped.
+        // The monitor is joined before a group is stopped: what it has begun it ends.
+        let creating =
+            |world: &Self| matches!(world.threads[MONITOR].doing, Doing::Creating { .. });
+        self.play(self.now + PATIENCE, |world| !creating(world))?;
         self.threads[MONITOR].doing = Doing::Gone;
         self.note(Who::Outside, What::Stop);
         let (workers, poller) = self.policy.stop(self.now);
@@ -295,6 +295,15 @@ impl<'a> World<'a> {
         self.demand(gone(self), 11, "a stop leaves workers")?;
         let left = self.policy.leftovers();
         self.demand(left == 0, 11, "a stop leaves connections")
+    }
+
+    /// Everybody is answered; then nothing happens.
+    fn come_to_rest(&mut self) -> Option<()> {
+        let done = |world: &Self| world.outstanding() == 0 && world.policy.book.at_rest();
+        self.play(self.now + PATIENCE, done)?;
+        self.demand(done(self), 4, "clients have stopped, and it does not end")?;
+        self.play(self.now + IDLE, |_| false)?;
+        self.demand(done(self), 4, "an idle world does not stay idle")
     }
 
     fn demand(&mut self, kept: bool, invariant: u8, what: &str) -> Option<()> {
