@@ -12,6 +12,9 @@ mod port;
 mod sched;
 mod serve;
 mod server;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod sim;
 mod stats;
 mod stream;
 mod sync;

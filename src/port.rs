@@ -1,5 +1,5 @@
-//! The doors: what a group needs of the outside, so that loom, the simulator and the operating
-//! system can each stand behind them.
+//! The doors: what a group needs of the outside, so that loom and the operating system can
+//! each stand behind them. The simulator needs less: it makes the moves itself.
 
 use std::io;
 

@@ -223,7 +223,7 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("sync", &[]),
     ("port", &[]),
     ("stream", &[]),
@@ -248,6 +248,18 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ),
     ("sched", &["config", "handler", "port", "stats"]),
     ("group", &["sched", "port", "stats", "sync"]),
+    // What it plays the parts of, it takes the constants from.
+    (
+        "sim",
+        &[
+            "config",
+            "group::monitor",
+            "group::worker",
+            "port",
+            "sched",
+            "stats",
+        ],
+    ),
     ("os", &["os::clock", "port", "stream", "sync"]),
     // A turn reports to the registry, and registers with the poller.
     (

@@ -15,10 +15,10 @@ use crate::sched::{Call, Nanos, Suspect, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// Quiet ticks before the monitor sleeps; under the model checker one stands for all.
-const LINGER: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
+pub(crate) const LINGER: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
 
 /// After a thread creation failed, the next one is tried so much later.
-const RETRY: Duration = Duration::from_millis(100);
+pub(crate) const RETRY: Duration = Duration::from_millis(100);
 
 /// How the groups reach the monitor.
 #[derive(Debug, Default)]
