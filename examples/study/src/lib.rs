@@ -29,3 +29,4 @@ pub mod run;
 pub mod server;
 pub mod stats;
 pub mod table;
+mod wires;
