@@ -270,7 +270,8 @@ fn cell(scheduler: Scheduler, heavy: usize, kind: HeavyKind, rounds: &[Round]) -
             .iter()
             .flat_map(|round| round.heavy_qps.iter().copied()),
     );
-    let heavy_qps = spread(|round| round.heavy_qps.iter().sum()).median;
+    // Not `sum`: that of nothing is -0.
+    let heavy_qps = spread(|round| round.heavy_qps.iter().fold(0.0, |sum, qps| sum + qps)).median;
     let mut errors = Errors::default();
     for round in rounds {
         errors.add(&round.errors);
@@ -322,5 +323,7 @@ mod tests {
         assert_eq!(cell.heavy_each_qps_mean, 1.0);
         assert_eq!((cell.errors.total(), cell.server_threads_peak), (2, 5));
         assert_eq!(cell.disturbed, 1);
+        let none = super::cell(Scheduler::Pool, 0, HeavyKind::Burn, &[]);
+        assert_eq!(format!("{}", none.heavy_each_qps_mean), "0");
     }
 }

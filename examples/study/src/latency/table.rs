@@ -79,7 +79,7 @@ fn title(plan: &Plan, heavy_statement: &str) -> String {
         }
     };
     let unit = match plan.kind {
-        HeavyKind::Burn => "of CPU, alone",
+        HeavyKind::Burn => "of CPU, as calibrated with a lone client",
         HeavyKind::Hooked => "asleep, announced",
         HeavyKind::Unseen => "asleep, unannounced",
     };
@@ -194,7 +194,7 @@ pub(crate) mod tests {
         let expected = "\
 light: point selects over unix, 400/s by 16 clients, counted from when they were due
 (open loop: one in each slot of 1/400 s, at a seeded random place in it)
-heavy: 500ms of CPU, alone, back to back: SELECT BENCHMARK(7, MD5('x'))
+heavy: 500ms of CPU, as calibrated with a lone client, back to back: SELECT BENCHMARK(7, MD5('x'))
 median of 3 rounds of 3s, from when each heavy client has had its first reply
 heavy clients                   0     16
 pool
