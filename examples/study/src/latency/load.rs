@@ -279,21 +279,22 @@ fn share(window: &Range<u64>, span: Range<u64>) -> f64 {
     inside as f64 / (span.end - span.start).max(1) as f64
 }
 
-/// How long the only client of a server waits for the reply to `statement`.
-pub(super) fn ask(wires: &mut Wires, statement: &[u8], within: Duration) -> Result<Duration> {
+/// Has the only client of a server send `statement` and waits for the reply.
+pub(super) fn ask(wires: &mut Wires, statement: &[u8], within: Duration) -> Result<()> {
     let sent_at = wires.now();
-    let mut took = None;
+    let mut done = false;
     wires.send(0, statement, sent_at);
     while wires.state(0) == State::Waiting && wires.now() < sent_at + nanos(within) {
-        wires.turn(nanos(within), |_, _, now, correct| {
-            took = correct.then(|| Duration::from_nanos(now - sent_at));
-        })?;
+        wires.turn(nanos(within), |_, _, _, correct| done = correct)?;
     }
     wires.give_up(within);
-    took.ok_or_else(|| {
-        let first = wires.errors.first.as_deref().unwrap_or("no reply");
-        Error::run(format!("cannot calibrate heavy statements: {first}"))
-    })
+    if done {
+        return Ok(());
+    }
+    let first = wires.errors.first.as_deref().unwrap_or("no reply");
+    Err(Error::run(format!(
+        "cannot calibrate heavy statements: {first}"
+    )))
 }
 
 #[cfg(test)]

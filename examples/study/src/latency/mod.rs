@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::child::{Order, Server};
 use crate::cpu::Split;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::load::Errors;
 use crate::plan::{HeavyKind, Light, PoolLimits, Scheduler, Transport};
 use crate::process::{self, CpuUse};
@@ -175,16 +175,14 @@ fn benchmark(digests: u64) -> String {
     format!("SELECT BENCHMARK({digests}, MD5('thread-group-pool'))")
 }
 
-/// A calibration statement that takes this long is timed well enough.
-const SAMPLE: Duration = Duration::from_millis(20);
+/// The calibration uses at least this much CPU, so that the clock's tick of 10 ms is a small part.
+const SAMPLE: Duration = Duration::from_millis(300);
 
-/// The best of this many is what it takes when nobody disturbs.
-const SAMPLES: usize = 5;
-
-/// More than any of them takes.
+/// More than it takes on any machine.
 const SAMPLE_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a lone client gets from a server that has its CPUs for itself.
+/// What a lone client gets for a second of the server's CPU. Not of the clock: a neighbour would
+/// make the statements shorter.
 fn digests_per_second(plan: &Plan) -> Result<f64> {
     let server = plan.start(plan.schedulers[0])?;
     let mut wires = Wires::connect(
@@ -193,19 +191,18 @@ fn digests_per_second(plan: &Plan) -> Result<f64> {
         load::CONNECT_WITHIN,
         load::ROWS_PER_REPLY,
     )?;
-    let mut time = |digests| {
-        let statement = benchmark(digests) + "\n";
-        load::ask(&mut wires, statement.as_bytes(), SAMPLE_WITHIN)
-    };
+    let failed = |error| Error::run(format!("cannot read the server's CPU time: {error}"));
     let mut digests = 1_000;
-    while time(digests)? < SAMPLE {
+    loop {
+        let before = process::cpu_time(server.pid()).map_err(failed)?;
+        let statement = benchmark(digests) + "\n";
+        load::ask(&mut wires, statement.as_bytes(), SAMPLE_WITHIN)?;
+        let used = process::cpu_time(server.pid()).map_err(failed)? - before;
+        if used >= SAMPLE {
+            return Ok(digests as f64 / used.as_secs_f64());
+        }
         digests *= 2;
     }
-    let mut best = time(digests)?;
-    for _ in 1..SAMPLES {
-        best = best.min(time(digests)?);
-    }
-    Ok(digests as f64 / best.as_secs_f64())
 }
 
 /// One server under one load, once.
