@@ -105,7 +105,7 @@ pub enum Moment {
 }
 
 /// How far [`Moment::Passes`] are apart. A look at `/proc` costs some 20 us of the client's CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Connected, greeted clients. They can carry one load after the other.
 pub struct Clients {

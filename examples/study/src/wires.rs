@@ -205,10 +205,6 @@ impl Wires {
         self.wires[index].state
     }
 
-    pub(crate) fn sent_at(&self, index: usize) -> u64 {
-        self.wires[index].sent_at
-    }
-
     pub(crate) fn get_mut(&mut self, index: usize) -> &mut Wire {
         &mut self.wires[index]
     }

@@ -368,6 +368,21 @@ fn heavy_clients_that_are_hung_up_on_do_not_hold_the_measurement_up() {
 }
 
 #[test]
+fn heavy_clients_that_are_refused_do_not_hold_the_measurement_up() {
+    let place = Place::new(128).serve(by_line(|stream, _, line| match line {
+        "HEAVY" => stream.write_all(b"ERR\t1064\tno\n").is_ok(),
+        _ => a_row(stream),
+    }));
+    let load = latency::load::Load {
+        cold: false,
+        ..mixed(&place)
+    };
+    let measured = latency::load::run(&load, |_| {}).unwrap();
+    assert!(measured.errors.refused >= 2 && measured.errors.total() == measured.errors.refused);
+    assert_eq!(measured.heavy_qps, [0.0, 0.0]);
+}
+
+#[test]
 fn a_mixed_client_begins_with_a_heavy_statement_and_then_sends_as_many_as_was_asked() {
     let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
     let seen = Arc::clone(&counts);

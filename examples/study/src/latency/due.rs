@@ -22,8 +22,6 @@ use crate::wires::nanos;
 struct Pace {
     seed: u64,
     starts: u64,
-    /// No statement is due from here on.
-    ends: u64,
     slot: f64,
     /// The first statement whose client has not been called.
     cursor: u64,
@@ -38,16 +36,10 @@ impl Pace {
         self.starts + ((statement as f64 + place) * self.slot) as u64
     }
 
-    /// When somebody is to be called next; never, after the end.
-    fn due_at_cursor(&self) -> u64 {
-        let due = self.due(self.cursor);
-        if due < self.ends { due } else { u64::MAX }
-    }
-
     /// Takes the next statement of `client` if it is due by `now`; when that was.
     fn take(&mut self, client: usize, now: u64) -> Option<u64> {
         let due = self.due(self.next[client]);
-        (due <= now && due < self.ends).then(|| {
+        (due <= now).then(|| {
             self.next[client] += self.next.len() as u64;
             due
         })
@@ -74,7 +66,6 @@ impl Lights {
         let pace = |rate: u64| Pace {
             seed,
             starts,
-            ends: u64::MAX,
             slot: 1e9 / rate as f64,
             cursor: 0,
             next: (0..clients as u64).collect(),
@@ -95,12 +86,9 @@ impl Lights {
         self.due.len()
     }
 
-    /// From `now` on it counts, for as long as `measure`, and nothing is due after that.
+    /// From `now` on it counts, for as long as `measure`.
     pub(crate) fn open_window(&mut self, now: u64, measure: Duration) {
         self.window = now..now + nanos(measure);
-        if let Some(pace) = &mut self.pace {
-            pace.ends = self.window.end;
-        }
     }
 
     pub(crate) fn window(&self) -> &Range<u64> {
@@ -109,14 +97,14 @@ impl Lights {
 
     /// When to look again at the latest.
     pub(crate) fn wakes_at(&self) -> u64 {
-        let next = self.pace.as_ref().map(|pace| pace.due_at_cursor());
+        let next = self.pace.as_ref().map(|pace| pace.due(pace.cursor));
         next.unwrap_or(u64::MAX)
     }
 
     /// A client that has something due since the last call, one after the other.
     pub(crate) fn call(&mut self, now: u64) -> Option<usize> {
         let pace = self.pace.as_mut()?;
-        (pace.due_at_cursor() <= now).then(|| {
+        (pace.due(pace.cursor) <= now).then(|| {
             pace.cursor += 1;
             ((pace.cursor - 1) % pace.next.len() as u64) as usize
         })
@@ -126,7 +114,7 @@ impl Lights {
     pub(crate) fn next(&mut self, client: usize, now: u64) -> bool {
         let due = match &mut self.pace {
             Some(pace) => pace.take(client, now),
-            None => (now < self.window.end).then_some(now),
+            None => Some(now),
         };
         self.due[client] = due.unwrap_or(self.due[client]);
         due.is_some()
@@ -138,27 +126,27 @@ impl Lights {
         self.completed += u64::from(self.window.contains(&now));
     }
 
-    /// Whether `client` has something to send before the end, or to wait for if it is `waiting`.
+    /// Whether something that was due before the window closed is unanswered, for `client`, which
+    /// may be `waiting` for a reply.
     pub(crate) fn is_owed(&self, client: usize, waiting: bool) -> bool {
-        let queued = self
-            .pace
-            .as_ref()
-            .is_some_and(|pace| pace.due(pace.next[client]) < pace.ends);
-        waiting || queued
+        let queued = self.pace.as_ref().map(|pace| pace.due(pace.next[client]));
+        let sent = waiting.then_some(self.due[client]);
+        let mut unanswered = sent.into_iter().chain(queued);
+        unanswered.any(|due| due < self.window.end)
     }
 
-    /// Takes what `client` will not be answered any more for as long as it has waited by `now`: it
-    /// took at least that. How many statements were never sent.
-    pub(crate) fn abandon(&mut self, client: usize, waiting: bool, now: u64) -> u64 {
-        if waiting {
+    /// How many statements that is. Each counts as having taken until `now`: it took at least that.
+    pub(crate) fn abandon(&mut self, client: usize, mut waiting: bool, now: u64) -> u64 {
+        let mut unanswered = 0;
+        while self.is_owed(client, waiting) {
+            if !waiting {
+                self.next(client, now);
+            }
+            waiting = false;
             self.record(self.due[client], now);
+            unanswered += 1;
         }
-        let mut unsent = 0;
-        while let Some(due) = self.pace.as_mut().and_then(|pace| pace.take(client, now)) {
-            self.record(due, now);
-            unsent += u64::from(self.window.contains(&due));
-        }
-        unsent
+        unanswered
     }
 
     fn record(&mut self, due: u64, now: u64) {
@@ -279,8 +267,10 @@ mod tests {
             assert!(lights.is_owed(0, false) && lights.next(0, 50 * MS));
             lights.answered(0, 50 * MS);
         }
-        assert!(!lights.next(0, 50 * MS) && !lights.is_owed(0, false));
-        assert_eq!((lights.wakes_at(), lights.call(50 * MS)), (u64::MAX, None));
+        assert!(!lights.is_owed(0, false));
+        // The load goes on, and is no concern of the window any more.
+        assert!(lights.next(0, 50 * MS) && !lights.is_owed(0, true));
+        lights.answered(0, 50 * MS);
         // Late replies have a latency, and are no throughput.
         assert_eq!((recorded(&lights).len(), lights.completed), (5, 0));
     }
@@ -294,7 +284,7 @@ mod tests {
         assert!(lights.is_owed(0, true) && lights.is_owed(1, false));
         assert_eq!(
             (lights.abandon(0, true, end), lights.abandon(1, false, end)),
-            (4, 5)
+            (5, 5)
         );
         assert!(!lights.is_owed(0, false));
         let seen = recorded(&lights);
@@ -305,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_counts_from_the_reply_before_and_ends_with_the_window() {
+    fn a_closed_loop_counts_from_the_reply_before() {
         let mut lights = Lights::new(Light::Closed { clients: 1 }, 7, 0).unwrap();
         assert!(lights.next(0, 0));
         lights.open_window(10, Duration::from_millis(5));
@@ -317,7 +307,7 @@ mod tests {
             [2_000],
             "the first was sent before the window"
         );
-        assert!(!lights.next(0, 6 * MS));
+        assert!(lights.next(0, 6 * MS) && !lights.is_owed(0, true));
         assert_eq!((lights.wakes_at(), lights.call(6 * MS)), (u64::MAX, None));
     }
 }

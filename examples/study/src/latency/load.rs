@@ -6,28 +6,25 @@
 //!   due. A client that still waits for a reply sends its next statement late, and that lateness
 //!   counts; so does the load generator's own. In a closed loop a statement is due when it is sent;
 //! * light throughput: correct replies read while the window was open, over its length;
-//! * heavy throughput: correct replies to heavy statements. One that was under way as the window
-//!   opened or closed counts by the part of its time that lies inside: a window holds only a few;
-//! * errors: as in `study table`, and statements that were due and never sent.
+//! * heavy throughput: correct replies to heavy statements, over the time from when the window
+//!   opened until each heavy client has had a reply after it closed. The window alone may be shorter
+//!   than one statement of each;
+//! * errors: as in `study table`; of clients that get no reply any more, each light statement that
+//!   was due before the window closed is one.
 //!
-//! When the window has closed, what is still owed to light clients is waited for, and the heavy
-//! clients go on until it has come: the end is no relief.
+//! The whole load stays on until the last reply that counts has come: the end is no relief.
 
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use super::due::Lights;
 use crate::error::{Error, Result};
-use crate::load::{Endpoint, Errors};
+use crate::load::{Endpoint, Errors, LOOK_EVERY, Moment};
 use crate::plan::{Light, Workload};
 use crate::request::{Random, Requests};
 use crate::wires::{State, Wires, nanos};
-
-/// How far two looks at the server are apart. One costs some 20 us of the client's CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long all clients together may take to connect.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(20);
@@ -56,8 +53,8 @@ pub struct Load {
     pub cold: bool,
     /// How long it is measured.
     pub measure: Duration,
-    /// How long the first heavy replies may take before it is measured without them, and how long
-    /// the last replies may take.
+    /// How long the first heavy replies may take before it is measured without them, and the last
+    /// replies before they are given up.
     pub patience: Duration,
     /// The same seed makes the same statements at the same times.
     pub seed: u64,
@@ -76,34 +73,23 @@ pub struct Measured {
     pub errors: Errors,
 }
 
-/// A moment at which the caller may read a meter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// It is measured from now on.
-    Opens,
-    /// Some 20 ms have passed.
-    Passes,
-    /// It is not measured any more.
-    Closes,
-}
-
 struct Game<'a> {
     load: &'a Load,
     lights: Lights,
     requests: Requests,
     heavies: Vec<Heavy>,
-    /// Whether the reply to a heavy client is followed by its next statement.
-    heavy_goes_on: bool,
 }
 
 struct Heavy {
     random: Random,
     /// Whether what it waits for is the reply to a heavy statement.
     is_at_it: bool,
-    /// Whether it has had one.
+    /// Whether it has had one; its first statement is a heavy one.
     has_begun: bool,
-    /// Statements in the window, with fractions.
-    share: f64,
+    /// Heavy replies since the window opened.
+    completed: u64,
+    /// When it had its last reply, heavy or not.
+    heard_at: u64,
 }
 
 /// Puts the load on and measures it.
@@ -123,15 +109,16 @@ pub fn run(load: &Load, mut look: impl FnMut(Moment)) -> Result<Measured> {
                 random: Random::new(Random::nth(load.seed, number)),
                 is_at_it: false,
                 has_begun: false,
-                share: 0.0,
+                completed: 0,
+                heard_at: 0,
             })
             .collect(),
-        heavy_goes_on: true,
     };
     if load.cold {
         game.lights.open_window(now, load.measure);
         look(Moment::Opens);
     }
+    // From the end: the heavy ones first.
     for index in (0..clients).rev() {
         game.next(&mut wires, index, now);
     }
@@ -151,12 +138,7 @@ pub fn run(load: &Load, mut look: impl FnMut(Moment)) -> Result<Measured> {
     look(Moment::Closes);
     let patience = closes_at + nanos(load.patience);
     game.carry(&mut wires, patience, &mut look, |game, wires| {
-        !game.owes_lights(wires)
-    })?;
-    game.heavy_goes_on = false;
-    let patience = wires.now() + nanos(load.patience);
-    game.carry(&mut wires, patience, &mut look, |game, wires| {
-        wires.waiting() == 0 && !game.owes_lights(wires)
+        (0..clients).all(|index| !game.is_owed(wires, index))
     })?;
     Ok(game.end(wires))
 }
@@ -188,9 +170,7 @@ impl Game<'_> {
             wires.turn(
                 wakes_at.saturating_sub(now),
                 |wires, index, now, correct| {
-                    if correct {
-                        self.answered(index, wires.sent_at(index), now);
-                    }
+                    self.answered(index, now, correct);
                     self.next(wires, index, now);
                 },
             )?;
@@ -208,9 +188,6 @@ impl Game<'_> {
             }
             return;
         };
-        if !self.heavy_goes_on {
-            return;
-        }
         let heavy = &mut self.heavies[heavy];
         heavy.is_at_it = !heavy.has_begun || heavy.random.chance(self.load.mix);
         if heavy.is_at_it {
@@ -220,16 +197,19 @@ impl Game<'_> {
         }
     }
 
-    /// `index` has got a correct reply.
-    fn answered(&mut self, index: usize, sent_at: u64, now: u64) {
+    /// `index` has got a reply.
+    fn answered(&mut self, index: usize, now: u64, correct: bool) {
         let Some(heavy) = index.checked_sub(self.lights.len()) else {
-            return self.lights.answered(index, now);
+            if correct {
+                self.lights.answered(index, now);
+            }
+            return;
         };
         let heavy = &mut self.heavies[heavy];
-        if heavy.is_at_it {
-            heavy.has_begun = true;
-            heavy.share += share(self.lights.window(), sent_at..now);
-        }
+        heavy.heard_at = now;
+        heavy.has_begun = true;
+        let counts = correct && heavy.is_at_it && self.lights.window().start <= now;
+        heavy.completed += u64::from(counts);
     }
 
     /// Whether each heavy client that is still there has got its first reply.
@@ -239,44 +219,45 @@ impl Game<'_> {
         heavies.all(|(index, heavy)| heavy.has_begun || gone(index))
     }
 
-    /// Whether a light client that is still there has something to send or to wait for.
-    fn owes_lights(&self, wires: &Wires) -> bool {
-        (0..self.lights.len()).any(|light| match wires.state(light) {
-            State::Gone => false,
-            state => self.lights.is_owed(light, state == State::Waiting),
-        })
+    /// Whether `index` is still there, and a reply that counts is still to come.
+    fn is_owed(&self, wires: &Wires, index: usize) -> bool {
+        let state = wires.state(index);
+        state != State::Gone
+            && match index.checked_sub(self.lights.len()) {
+                None => self.lights.is_owed(index, state == State::Waiting),
+                Some(heavy) => self.heavies[heavy].heard_at < self.lights.window().end,
+            }
     }
 
     fn end(mut self, mut wires: Wires) -> Measured {
         let now = wires.now();
-        let mut unsent = 0;
+        let silent = self.lights.len()..wires.len();
+        let mut unanswered = silent.filter(|heavy| self.is_owed(&wires, *heavy)).count() as u64;
         for light in 0..self.lights.len() {
             let waiting = wires.state(light) == State::Waiting;
-            unsent += self.lights.abandon(light, waiting, now);
+            unanswered += self.lights.abandon(light, waiting, now);
         }
-        wires.give_up(self.load.patience);
-        wires.errors.stuck += unsent;
-        let seconds = self.load.measure.as_secs_f64();
+        if unanswered > 0 {
+            wires.errors.stuck += unanswered;
+            wires.errors.first.get_or_insert_with(|| {
+                format!(
+                    "{unanswered} statements got no reply within {:?} of the end",
+                    self.load.patience
+                )
+            });
+        }
+        let since = Duration::from_nanos(now - self.lights.window().start).as_secs_f64();
         Measured {
-            qps: self.lights.completed as f64 / seconds,
+            qps: self.lights.completed as f64 / self.load.measure.as_secs_f64(),
             latencies: self.lights.latencies,
             heavy_qps: self
                 .heavies
                 .iter()
-                .map(|heavy| heavy.share / seconds)
+                .map(|heavy| heavy.completed as f64 / since)
                 .collect(),
             errors: wires.errors,
         }
     }
-}
-
-/// The part of `span` that lies in `window`.
-fn share(window: &Range<u64>, span: Range<u64>) -> f64 {
-    let inside = span
-        .end
-        .min(window.end)
-        .saturating_sub(span.start.max(window.start));
-    inside as f64 / (span.end - span.start).max(1) as f64
 }
 
 /// Has the only client of a server send `statement` and waits for the reply.
@@ -295,26 +276,4 @@ pub(super) fn ask(wires: &mut Wires, statement: &[u8], within: Duration) -> Resu
     Err(Error::run(format!(
         "cannot calibrate heavy statements: {first}"
     )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_statement_counts_by_the_part_of_it_that_lies_in_the_window() {
-        let window = 100..200;
-        for (span, part) in [
-            (110..190, 1.0),
-            (50..150, 0.5),
-            (180..280, 0.2),
-            (0..400, 0.25),
-            (0..100, 0.0),
-            (200..300, 0.0),
-            (150..150, 0.0),
-        ] {
-            assert_eq!(share(&window, span.clone()), part, "{span:?}");
-        }
-        assert_eq!(share(&(u64::MAX..u64::MAX), 0..10), 0.0, "not yet open");
-    }
 }

@@ -14,14 +14,14 @@ use std::time::Duration;
 use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
-use crate::load::Errors;
+use crate::load::{Errors, Moment};
 use crate::plan::{HeavyKind, Light, PoolLimits, Scheduler, Transport};
 use crate::process::{self, CpuUse};
 use crate::run::Progress;
 use crate::stats::Spread;
 use crate::wires::Wires;
 
-use load::{Load, Moment};
+use load::Load;
 
 /// What to measure.
 #[derive(Debug, Clone)]
