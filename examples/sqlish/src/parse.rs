@@ -33,6 +33,7 @@ pub(crate) enum Statement<'a> {
     Login(&'a str),
     Answer(&'a str),
     Sleep(Duration),
+    SleepUnseen(Duration),
     Benchmark {
         times: u64,
         text: Quoted<'a>,
@@ -152,12 +153,15 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `SELECT <column> FROM <table> WHERE id = <id>` or one of the two functions.
+    /// `SELECT <column> FROM <table> WHERE id = <id>` or one of the three functions.
     fn select(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
         let here = self.rest;
         let word = self.word();
         if word.eq_ignore_ascii_case("SLEEP") {
-            return self.sleep();
+            return self.sleep().map(Statement::Sleep);
+        }
+        if word.eq_ignore_ascii_case("SLEEP_UNSEEN") {
+            return self.sleep().map(Statement::SleepUnseen);
         }
         if word.eq_ignore_ascii_case("BENCHMARK") {
             return self.benchmark();
@@ -213,7 +217,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// `(<seconds>)`, whole or with a fraction.
-    fn sleep(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+    fn sleep(&mut self) -> Result<Duration, SqlError<'a>> {
         self.symbol(b'(')?;
         self.skip_blanks();
         let here = self.rest;
@@ -222,9 +226,7 @@ impl<'a> Scanner<'a> {
             .parse()
             .map_err(|_| SqlError::Syntax { near: here })?;
         self.symbol(b')')?;
-        let duration =
-            Duration::try_from_secs_f64(seconds).map_err(|_| SqlError::WrongArguments("sleep"))?;
-        Ok(Statement::Sleep(duration))
+        Duration::try_from_secs_f64(seconds).map_err(|_| SqlError::WrongArguments("sleep"))
     }
 
     /// `(<times>, MD5('<text>'))`.
@@ -477,6 +479,10 @@ mod tests {
                 Statement::Sleep(Duration::from_secs(2)),
             ),
             (
+                "select sleep_unseen(0.5)",
+                Statement::SleepUnseen(Duration::from_millis(500)),
+            ),
+            (
                 "SELECT BENCHMARK(1000, MD5('x'))",
                 Statement::Benchmark {
                     times: 1000,
@@ -531,8 +537,10 @@ mod tests {
 
     #[test]
     fn a_sleep_that_no_clock_can_measure_is_refused() {
-        let line = format!("SELECT SLEEP({})", "9".repeat(400));
-        assert_eq!(parsed(&line), Err(SqlError::WrongArguments("sleep")));
+        for function in ["SLEEP", "SLEEP_UNSEEN"] {
+            let line = format!("SELECT {function}({})", "9".repeat(400));
+            assert_eq!(parsed(&line), Err(SqlError::WrongArguments("sleep")));
+        }
     }
 
     #[test]

@@ -185,6 +185,10 @@ impl Session {
             Statement::Login(user) => self.challenge(user, out)?,
             Statement::Answer(answer) => self.prove(answer)?,
             Statement::Sleep(duration) => {
+                wait::during(WaitKind::Sleep, || self.sleep(duration, statement, admin))?;
+                protocol::row_of_one(out, b"0")?;
+            }
+            Statement::SleepUnseen(duration) => {
                 self.sleep(duration, statement, admin)?;
                 protocol::row_of_one(out, b"0")?;
             }
@@ -364,6 +368,7 @@ impl Session {
         }
     }
 
+    /// Sleeps, and leaves it to the caller whether the scheduler is told.
     #[inline(never)]
     fn sleep<A: Admin + ?Sized>(
         &self,
@@ -379,9 +384,7 @@ impl Session {
                 Woken::Rung => {}
             }
         };
-        self.client.showing("sleeping", text(statement), || {
-            wait::during(WaitKind::Sleep, over)
-        })
+        self.client.showing("sleeping", text(statement), over)
     }
 
     /// Burns CPU, on purpose without a word to the scheduler, which is to find out by itself.

@@ -120,6 +120,7 @@ fn kill_ends_whatever_a_connection_is_doing() {
                 "waiting for a row lock",
             ),
             ("SELECT SLEEP(100000)", "sleeping"),
+            ("SELECT SLEEP_UNSEEN(100000)", "sleeping"),
             (
                 "SELECT BENCHMARK(18446744073709551615, MD5('x'))",
                 "computing",
@@ -139,6 +140,25 @@ fn kill_ends_whatever_a_connection_is_doing() {
         holder.run(&["COMMIT"]);
         admin.run(&["UPDATE sbtest1 SET k=k+1 WHERE id=3"]);
     });
+}
+
+#[test]
+fn the_scheduler_is_told_of_one_kind_of_sleep_and_not_of_the_other() {
+    let site = Site::new(Kind::Pool, small(), Limits::default());
+    let mut admin = site.connect(Transport::Unix);
+    for (statement, waiting) in [
+        ("SELECT SLEEP(100000)", 1),
+        ("SELECT SLEEP_UNSEEN(100000)", 0),
+    ] {
+        let mut sleeper = site.connect(Transport::Unix);
+        sleeper.send(format!("{statement}\n"));
+        admin.ask_until("SHOW PROCESSLIST", "sleeping");
+        let groups = site.server.handle().stats().groups;
+        let told: usize = groups.iter().map(|group| group.waiting).sum();
+        assert_eq!(told, waiting, "{statement}");
+        admin.run(&[&format!("KILL {}", sleeper.id)]);
+        sleeper.rest();
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
-use crate::plan::{Scheduler, Transport};
+use crate::plan::{PoolLimits, Scheduler, Transport};
 use crate::process;
 use crate::server::Spec;
 
@@ -43,8 +43,8 @@ pub struct Order {
     pub port: u16,
     /// Rows of the table.
     pub rows: u64,
-    /// Groups of the pool.
-    pub groups: usize,
+    /// Limits of the pool.
+    pub pool: PoolLimits,
     /// Where it may run.
     pub cpus: Vec<usize>,
 }
@@ -77,7 +77,7 @@ impl Server {
             scheduler: order.scheduler,
             endpoint,
             rows: order.rows,
-            groups: order.groups,
+            pool: order.pool,
             cpus: order.cpus.clone(),
         };
         // The running image itself, which stays right when the file is rebuilt under a long run.

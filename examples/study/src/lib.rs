@@ -5,7 +5,7 @@
 //! for each scheduler ([`child`], which re-executes this program; [`server`] is what runs in
 //! there), drives it with thousands of closed-loop clients from one thread ([`load`]), and
 //! [`table`] and [`record`] show the result with the facts about the machine ([`machine`]) that one
-//! needs to read it.
+//! needs to read it. [`latency`] does the same for point selects beside heavy statements.
 //!
 //! Server and client are separate processes on separate CPUs. The clients' own CPU use is part of
 //! every result: a table whose client was saturated shows the client.
@@ -17,6 +17,7 @@ pub mod args;
 pub mod child;
 pub mod cpu;
 pub mod error;
+pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod plan;
@@ -29,3 +30,4 @@ pub mod run;
 pub mod server;
 pub mod stats;
 pub mod table;
+mod wires;

@@ -1,4 +1,4 @@
-//! `study table`: measures, prints, writes. See `study --help`.
+//! `study table` and `study latency`: measure, print, write. See `study --help`.
 
 #[cfg(not(target_os = "linux"))]
 fn main() -> std::process::ExitCode {
@@ -17,12 +17,13 @@ mod linux {
     use std::process::ExitCode;
 
     use indicatif::{ProgressBar, ProgressStyle};
-    use study::args::{self, Command, HELP, Table};
+    use study::args::{self, Command, HELP, Latency, Table};
+    use study::cpu::{self, Split};
     use study::error::{Error, Result};
     use study::machine::Machine;
     use study::record::{self, Output};
-    use study::run::{self, Plan, Progress};
-    use study::{cpu, process, published, server, table};
+    use study::run::{self, Progress};
+    use study::{latency, process, published, server, table};
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -40,34 +41,55 @@ mod linux {
     fn asked() -> Result<ExitCode> {
         match args::parse(std::env::args_os().skip(1), &cpu::allowed()?, cpu::core_of)? {
             Command::Help => say(HELP).map(|()| ExitCode::SUCCESS),
-            Command::Table(table) => measure(&table),
+            Command::Table(table) => throughput(&table),
+            Command::Latency(latency) => latencies(&latency),
         }
     }
 
-    fn measure(Table { plan, json, csv }: &Table) -> Result<ExitCode> {
+    fn throughput(Table { plan, json, csv }: &Table) -> Result<ExitCode> {
         // Whatever can be refused is refused before the first second is spent.
         let json = json.as_deref().map(Output::open).transpose()?;
         let csv = csv.as_deref().map(Output::open).transpose()?;
-        process::raise_file_limit(plan.files_needed())?;
         let published = published::all()?;
-        let machine = Machine::look(&plan.split);
-        for warning in machine.warnings() {
-            eprintln!("study: warning: {warning}");
-        }
-        cpu::pin(&plan.split.client)?;
-        let cells = run::run(plan, watcher(plan))?;
+        let machine = prepare(plan.files_needed(), &plan.split)?;
+        let cells = run::run(plan, watcher(plan.rounds_in_all()))?;
         if let Some(json) = json {
             json.write(&record::json(&machine, &cells))?;
         }
         if let Some(csv) = csv {
             csv.write(&record::csv(&cells))?;
         }
-        let facts = machine.lines().join("\n");
-        say(&format!(
-            "{facts}\n\n{}",
-            table::render(plan, &cells, &published)
-        ))?;
+        let table = table::render(plan, &cells, &published);
         let errors = cells.iter().any(|cell| cell.errors.total() > 0);
+        conclude(&machine, &table, errors)
+    }
+
+    fn latencies(Latency { plan, json }: &Latency) -> Result<ExitCode> {
+        let json = json.as_deref().map(Output::open).transpose()?;
+        let machine = prepare(plan.files_needed(), &plan.split)?;
+        let outcome = latency::run(plan, watcher(plan.rounds_in_all()))?;
+        if let Some(json) = json {
+            json.write(&record::latency_json(&machine, &outcome))?;
+        }
+        let table = latency::table::render(plan, &outcome);
+        let errors = outcome.cells.iter().any(|cell| cell.errors.total() > 0);
+        conclude(&machine, &table, errors)
+    }
+
+    /// Makes this process ready to be the load generator.
+    fn prepare(files_needed: usize, split: &Split) -> Result<Machine> {
+        process::raise_file_limit(files_needed)?;
+        let machine = Machine::look(split);
+        for warning in machine.warnings() {
+            eprintln!("study: warning: {warning}");
+        }
+        cpu::pin(&split.client)?;
+        Ok(machine)
+    }
+
+    fn conclude(machine: &Machine, table: &str, errors: bool) -> Result<ExitCode> {
+        let facts = machine.lines().join("\n");
+        say(&format!("{facts}\n\n{table}"))?;
         Ok(if errors {
             ExitCode::FAILURE
         } else {
@@ -77,9 +99,9 @@ mod linux {
 
     /// A bar on a terminal, a line for each round elsewhere; both on standard error, where they are
     /// in nobody's way.
-    fn watcher(plan: &Plan) -> impl FnMut(Progress) {
+    fn watcher(rounds: usize) -> impl FnMut(Progress) {
         let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(plan.rounds_in_all() as u64);
+            let bar = ProgressBar::new(rounds as u64);
             // A style that does not parse leaves the default one.
             if let Ok(style) =
                 ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left  {msg}")
@@ -89,17 +111,7 @@ mod linux {
             bar
         });
         move |round| {
-            let Progress {
-                done,
-                of,
-                workload,
-                scheduler,
-                transport,
-                clients,
-                qps,
-            } = round;
-            let message =
-                format!("{workload} {transport} {clients} clients {scheduler}: {qps:.0}/s");
+            let Progress { done, of, message } = round;
             match &bar {
                 None => eprintln!("{done}/{of} {message}"),
                 Some(bar) if done == of => bar.finish_and_clear(),

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 
@@ -131,6 +132,80 @@ macro_rules! spelled_by_name {
 spelled_by_name!(Workload, "workload");
 spelled_by_name!(Scheduler, "scheduler");
 spelled_by_name!(Transport, "transport");
+spelled_by_name!(HeavyKind, "kind of heavy statement");
+
+/// What a heavy client sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HeavyKind {
+    /// Uses the CPU.
+    Burn,
+    /// Sleeps, and tells the scheduler.
+    Hooked,
+    /// Sleeps, and does not tell it.
+    Unseen,
+}
+
+impl HeavyKind {
+    /// In the order of a help page.
+    pub const ALL: [HeavyKind; 3] = [HeavyKind::Burn, HeavyKind::Hooked, HeavyKind::Unseen];
+
+    /// How it is spelled in arguments and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            HeavyKind::Burn => "burn",
+            HeavyKind::Hooked => "hooked",
+            HeavyKind::Unseen => "unseen",
+        }
+    }
+}
+
+/// The clients that send point selects while others send something heavy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Light {
+    /// Statements are due at a fixed rate, whatever has become of earlier ones.
+    Open {
+        /// How many clients.
+        clients: usize,
+        /// Statements a second, of all of them together.
+        rate: u64,
+    },
+    /// Each client sends a statement when the one before it has been answered.
+    Closed {
+        /// How many clients.
+        clients: usize,
+    },
+}
+
+impl Light {
+    /// How many clients.
+    pub fn clients(self) -> usize {
+        match self {
+            Light::Open { clients, .. } | Light::Closed { clients } => clients,
+        }
+    }
+}
+
+/// The pool's limits that a run may set; what is `None` is at the pool's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// Thread groups.
+    pub groups: usize,
+    /// Threads of all groups together.
+    pub max_threads: Option<usize>,
+    /// How long a command runs until it gives its slot to others; whole milliseconds.
+    pub stall_limit: Option<Duration>,
+}
+
+impl PoolLimits {
+    /// Nothing set but the number of groups.
+    pub fn of_groups(groups: usize) -> PoolLimits {
+        PoolLimits {
+            groups,
+            max_threads: None,
+            stall_limit: None,
+        }
+    }
+}
 
 /// A comma-separated list of names, each once, in the order given; `all` is every one there is.
 pub fn parse_names<T: FromStr<Err = Error> + PartialEq + Copy>(
@@ -152,16 +227,18 @@ pub fn parse_names<T: FromStr<Err = Error> + PartialEq + Copy>(
 }
 
 /// More clients than this are a typing mistake: no process may hold that many descriptors.
-const CLIENTS_MAX: usize = 1_000_000;
+pub(crate) const CLIENTS_MAX: usize = 1_000_000;
 
 /// Client counts: `16,64,256`, the doubling range `16..4096`, or the same range spelled as in
 /// prose, `16,32,...,4096`. Counts ascend, so that nothing a larger count leaves behind in a server
 /// (memory, cached threads) can colour a smaller one.
-pub fn parse_clients(text: &str) -> Result<Vec<usize>> {
+///
+/// `least` is the smallest number that makes sense; 0 doubles to 1.
+pub fn parse_clients(text: &str, least: usize) -> Result<Vec<usize>> {
     let count = |item: &str| match item.trim().parse() {
-        Ok(n) if (1..=CLIENTS_MAX).contains(&n) => Ok(n),
+        Ok(n) if (least..=CLIENTS_MAX).contains(&n) => Ok(n),
         _ => Err(Error::usage(format!(
-            "'{item}' is not a number of clients from 1 to {CLIENTS_MAX}"
+            "'{item}' is not a number of clients from {least} to {CLIENTS_MAX}"
         ))),
     };
     let mut list: Vec<usize> = Vec::new();
@@ -191,7 +268,8 @@ pub fn parse_clients(text: &str) -> Result<Vec<usize>> {
                     "the range of clients {from}..{to} runs backwards"
                 )));
             }
-            list.extend(std::iter::successors(Some(from), |n| Some(n * 2)).take_while(|n| *n < to));
+            let doubled = std::iter::successors(Some(from), |n| Some((n * 2).max(1)));
+            list.extend(doubled.take_while(|n| *n < to));
         }
         list.push(to);
     }
@@ -248,6 +326,9 @@ mod tests {
         for one in Transport::ALL {
             assert_eq!(one.name().parse(), Ok(one));
         }
+        for one in HeavyKind::ALL {
+            assert_eq!(one.name().parse(), Ok(one));
+        }
     }
 
     #[test]
@@ -277,14 +358,15 @@ mod tests {
     fn client_lists_may_be_explicit_doubling_or_prose() {
         let doubling = vec![16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
         assert_eq!(
-            parse_clients("16,32,64,128,256,512,1024,2048,4096"),
+            parse_clients("16,32,64,128,256,512,1024,2048,4096", 1),
             Ok(doubling.clone())
         );
-        assert_eq!(parse_clients("16..4096"), Ok(doubling.clone()));
-        assert_eq!(parse_clients("16,32,...,4096"), Ok(doubling));
-        assert_eq!(parse_clients("1, 16..50"), Ok(vec![1, 16, 32, 50]));
-        assert_eq!(parse_clients("64,16,64"), Ok(vec![16, 64]));
-        assert_eq!(parse_clients("7..7"), Ok(vec![7]));
+        assert_eq!(parse_clients("16..4096", 1), Ok(doubling.clone()));
+        assert_eq!(parse_clients("16,32,...,4096", 1), Ok(doubling));
+        assert_eq!(parse_clients("1, 16..50", 1), Ok(vec![1, 16, 32, 50]));
+        assert_eq!(parse_clients("64,16,64", 1), Ok(vec![16, 64]));
+        assert_eq!(parse_clients("7..7", 1), Ok(vec![7]));
+        assert_eq!(parse_clients("0..4", 0), Ok(vec![0, 1, 2, 4]));
     }
 
     #[test]
@@ -302,7 +384,7 @@ mod tests {
             "1000001",
             "-1",
         ] {
-            assert!(parse_clients(text).is_err(), "{text}");
+            assert!(parse_clients(text, 1).is_err(), "{text}");
         }
     }
 

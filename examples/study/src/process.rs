@@ -90,6 +90,47 @@ fn busy_ticks(stat: &str, cpu: usize) -> u64 {
     busy.map(|(_, ticks)| ticks).sum::<u64>()
 }
 
+/// Who has used how much of some CPUs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CpuUse {
+    /// The server process.
+    pub(crate) server: Duration,
+    /// The calling thread.
+    client: Duration,
+    /// Everybody, on these CPUs.
+    all: Duration,
+}
+
+impl CpuUse {
+    /// So far. A server that has died has used nothing; its clients' errors say the rest.
+    pub(crate) fn read(server: u32, cpus: &[usize]) -> CpuUse {
+        CpuUse {
+            server: cpu_time(server).unwrap_or_default(),
+            client: thread_cpu_time(),
+            all: busy_time(cpus).unwrap_or_default(),
+        }
+    }
+
+    /// Since an earlier look.
+    pub(crate) fn since(self, earlier: CpuUse) -> CpuUse {
+        CpuUse {
+            server: self.server.saturating_sub(earlier.server),
+            client: self.client.saturating_sub(earlier.client),
+            all: self.all.saturating_sub(earlier.all),
+        }
+    }
+
+    /// Whether others used more than [`DISTURBED`] of a CPU during `window`.
+    pub(crate) fn is_disturbed(self, window: Duration) -> bool {
+        let others = self.all.saturating_sub(self.server + self.client);
+        others > window.mul_f64(DISTURBED)
+    }
+}
+
+/// The part of a CPU that others may take from a round before it counts as disturbed. Less than
+/// this the clocks of the kernel, which count ticks, do not tell.
+pub const DISTURBED: f64 = 0.1;
+
 /// CPU time of the calling thread.
 pub fn thread_cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::latency;
 use crate::machine::Machine;
 use crate::plan::show_cpus;
 use crate::run::Cell;
@@ -48,13 +49,22 @@ impl Output {
 
 /// `{"machine": {..}, "cells": [{..}, ..]}`.
 pub fn json(machine: &Machine, cells: &[Cell]) -> String {
-    let cells: Vec<Value> = cells
-        .iter()
-        .map(|cell| Value::Object(fields(cell)))
-        .collect();
-    let mut text = format!("{:#}", json!({ "machine": facts(machine), "cells": cells }));
-    text.push('\n');
-    text
+    let cells: Vec<_> = cells.iter().map(fields).collect();
+    pretty(&json!({ "machine": facts(machine), "cells": cells }))
+}
+
+/// `{"machine": {..}, "heavy_statement": "..", "cells": [{..}, ..]}`.
+pub fn latency_json(machine: &Machine, outcome: &latency::Outcome) -> String {
+    let cells: Vec<_> = outcome.cells.iter().map(latency_fields).collect();
+    pretty(&json!({
+        "machine": facts(machine),
+        "heavy_statement": outcome.heavy_statement,
+        "cells": cells,
+    }))
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
 }
 
 /// A line of names, then a line for each cell. No value of a cell holds a comma.
@@ -122,6 +132,31 @@ fn fields(cell: &Cell) -> Map<String, Value> {
         ("client_cpu_s", rounded(cell.client_cpu_s, 1e3)),
         ("jain_fairness", rounded(cell.jain_fairness, 1e4)),
     ];
+    object(fields)
+}
+
+/// Likewise for `study latency`.
+fn latency_fields(cell: &latency::Cell) -> Map<String, Value> {
+    object([
+        ("scheduler", json!(cell.scheduler.name())),
+        ("heavy", json!(cell.heavy)),
+        ("kind", json!(cell.kind.name())),
+        ("p50_us", rounded(cell.p50_us, 10.0)),
+        ("p99_us", rounded(cell.p99_us, 10.0)),
+        ("max_us", rounded(cell.max_us, 10.0)),
+        ("qps", rounded(cell.qps, 10.0)),
+        ("heavy_qps", rounded(cell.heavy_qps, 1e3)),
+        ("heavy_each_qps_min", rounded(cell.heavy_each_qps_min, 1e3)),
+        (
+            "heavy_each_qps_mean",
+            rounded(cell.heavy_each_qps_mean, 1e3),
+        ),
+        ("errors", json!(cell.errors.total())),
+        ("server_threads_peak", json!(cell.server_threads_peak)),
+    ])
+}
+
+fn object<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     fields
         .into_iter()
         .map(|(name, value)| (name.to_string(), value))
@@ -196,6 +231,31 @@ pub(crate) mod tests {
         assert_eq!(cell["scheduler"], "per-connection");
         assert_eq!(cell["qps"], 1235.0);
         assert_eq!(cell["server_cpu_s"], 0.988);
+    }
+
+    #[test]
+    fn latencies_have_the_promised_fields() {
+        let machine = Machine::look(&Split {
+            server: vec![0],
+            client: vec![1],
+        });
+        let outcome = latency::Outcome {
+            heavy_statement: "SELECT SLEEP(1)".into(),
+            cells: vec![latency::table::tests::cell(Scheduler::Pool, 4, 5_000.04)],
+        };
+        let value: Value = serde_json::from_str(&latency_json(&machine, &outcome)).unwrap();
+        assert!(value["machine"]["command_line"].is_string());
+        assert_eq!(value["heavy_statement"], "SELECT SLEEP(1)");
+        let cell = value["cells"][0].as_object().unwrap();
+        let names: Vec<_> = cell.keys().map(String::as_str).collect();
+        let promised = "scheduler heavy kind p50_us p99_us max_us qps heavy_qps heavy_each_qps_min \
+                        heavy_each_qps_mean errors server_threads_peak";
+        assert_eq!(names.join(" "), promised);
+        assert_eq!((&cell["kind"], &cell["heavy"]), (&"burn".into(), &4.into()));
+        assert_eq!(
+            (&cell["p99_us"], &cell["heavy_qps"]),
+            (&5_000.0.into(), &2.0.into())
+        );
     }
 
     #[test]

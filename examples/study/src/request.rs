@@ -85,19 +85,33 @@ fn push_decimal(line: &mut Vec<u8>, mut n: u64) {
 
 /// splitmix64: two multiplications a number, and any seed will do.
 #[derive(Debug)]
-struct Random(u64);
+pub(crate) struct Random(u64);
+
+/// What the state moves by with each number.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Random {
-    fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
+    }
+
+    /// The number that comes after `n` others.
+    pub(crate) fn nth(seed: u64, n: u64) -> u64 {
+        Random(seed.wrapping_add(STEP.wrapping_mul(n))).next()
+    }
+
+    /// True this often.
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
+        // The 53 bits that a double holds, so that 1 is always and 0 is never.
+        ((self.next() >> 11) as f64) < probability * 2f64.powi(53)
     }
 
     /// From 0 to `n` - 1; the bias of the multiplication is below one in 2^40 for any table that
@@ -140,6 +154,20 @@ mod tests {
                 .unwrap();
             assert_eq!(value.len(), VALUE_LEN);
         }
+    }
+
+    #[test]
+    fn any_number_of_a_sequence_can_be_had_alone() {
+        let mut random = Random::new(5);
+        assert!((0..100).all(|n| random.next() == Random::nth(5, n)));
+    }
+
+    #[test]
+    fn a_chance_of_one_is_always_and_of_zero_never() {
+        let mut random = Random::new(5);
+        assert!((0..1_000).all(|_| random.chance(1.0) && !random.chance(0.0)));
+        let third = (0..3_000).filter(|_| random.chance(1.0 / 3.0)).count();
+        assert!((800..1_200).contains(&third), "{third}");
     }
 
     #[test]

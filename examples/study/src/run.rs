@@ -14,8 +14,8 @@ use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
 use crate::load::{Clients, Errors, Load, Moment};
-use crate::plan::{Scheduler, Transport, Workload};
-use crate::process;
+use crate::plan::{PoolLimits, Scheduler, Transport, Workload};
+use crate::process::{self, CpuUse};
 use crate::stats::Spread;
 
 /// What to measure.
@@ -75,7 +75,7 @@ impl Plan {
             transport,
             port,
             rows: self.rows,
-            groups: self.groups,
+            pool: PoolLimits::of_groups(self.groups),
             cpus: self.split.server.clone(),
         })
     }
@@ -117,32 +117,20 @@ pub struct Cell {
     pub client_busy: f64,
     /// Jain's fairness index over the clients; the median.
     pub jain_fairness: f64,
-    /// Rounds in which other processes took more than [`DISTURBED`] of these CPUs from server and
+    /// Rounds in which other processes took more than [`process::DISTURBED`] of these CPUs from server and
     /// client.
     pub disturbed: usize,
 }
 
-/// The part of a CPU that others may take from a round before it counts as disturbed. Less than
-/// this the clocks of the kernel, which count ticks, do not tell.
-pub const DISTURBED: f64 = 0.1;
-
 /// What a round says as it ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Progress {
     /// Rounds done, this one included.
     pub done: usize,
     /// Rounds in all.
     pub of: usize,
-    /// What was sent.
-    pub workload: Workload,
-    /// To which server.
-    pub scheduler: Scheduler,
-    /// Over what.
-    pub transport: Transport,
-    /// By how many clients.
-    pub clients: usize,
-    /// Statements a second.
-    pub qps: f64,
+    /// What was measured and what came out, in a few words.
+    pub message: String,
 }
 
 /// Runs all of it, on the calling thread, which should be bound to the client's CPUs. `progress`
@@ -171,11 +159,10 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
                         progress(Progress {
                             done,
                             of: plan.rounds_in_all(),
-                            workload,
-                            scheduler: plan.schedulers[index],
-                            transport,
-                            clients,
-                            qps: round.qps,
+                            message: format!(
+                                "{workload} {transport} {clients} clients {}: {:.0}/s",
+                                plan.schedulers[index], round.qps
+                            ),
                         });
                         rounds[index].push(round);
                     }
@@ -218,21 +205,14 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
     let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
     let mut clients = Clients::connect(&load)?;
     let cpus = plan.split.all();
-    // A server that has died shows nothing; the errors and `settle` say the rest.
-    let meters = || {
-        let server = process::cpu_time(pid).unwrap_or_default();
-        (server, process::busy_time(&cpus).unwrap_or_default())
-    };
     let (mut opened, mut closed) = Default::default();
     let mut size = process::Size::default();
     let measured = clients.run_for(plan.warmup, plan.seconds, |moment| match moment {
-        Moment::Opens => opened = meters(),
+        Moment::Opens => opened = CpuUse::read(pid, &cpus),
         Moment::Passes => size = size.max(process::size(pid).unwrap_or_default()),
-        Moment::Closes => closed = meters(),
+        Moment::Closes => closed = CpuUse::read(pid, &cpus),
     })?;
-    let server_cpu = closed.0.saturating_sub(opened.0);
-    let ours = server_cpu + measured.client_cpu;
-    let others = closed.1.saturating_sub(opened.1).saturating_sub(ours);
+    let used = CpuUse::since(closed, opened);
     drop(clients);
     server.settle()?;
     let quantile = |q| measured.latencies.value_at_quantile(q) as f64 / 1e3;
@@ -243,11 +223,11 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
         p99_us: quantile(0.99),
         max_us: measured.latencies.max() as f64 / 1e3,
         size,
-        server_cpu_s: server_cpu.as_secs_f64(),
+        server_cpu_s: used.server.as_secs_f64(),
         client_cpu_s: measured.client_cpu.as_secs_f64(),
         client_busy: measured.client_busy(),
         jain: measured.jain,
-        disturbed: others > measured.window.mul_f64(DISTURBED),
+        disturbed: used.is_disturbed(measured.window),
         errors: measured.errors,
     })
 }

@@ -4,8 +4,9 @@
 use std::fmt::Write;
 
 use crate::plan::{Scheduler, Transport, Workload};
+use crate::process;
 use crate::published::Published;
-use crate::run::{self, Cell, Plan};
+use crate::run::{Cell, Plan};
 
 /// Which ratios a table shows, each the answer to a question: what does the pool gain, what does it
 /// cost, and is the library's thread-per-connection as good as one that is written by hand? The
@@ -42,7 +43,8 @@ pub fn render(plan: &Plan, cells: &[Cell], published: &[Published<'_>]) -> Strin
         text.push('\n');
     }
     text.push_str(&errors_line(cells));
-    text.push_str(&disturbed_line(plan, cells));
+    let disturbed = cells.iter().map(|cell| cell.disturbed).sum();
+    text.push_str(&disturbed_line(plan.rounds_in_all(), disturbed));
     text
 }
 
@@ -193,20 +195,19 @@ fn errors_line(cells: &[Cell]) -> String {
 }
 
 /// Said only when it was so: a quiet machine is nothing to report.
-fn disturbed_line(plan: &Plan, cells: &[Cell]) -> String {
-    match cells.iter().map(|cell| cell.disturbed).sum::<usize>() {
+pub(crate) fn disturbed_line(rounds: usize, disturbed: usize) -> String {
+    match disturbed {
         0 => String::new(),
         n => format!(
-            "disturbed: in {n} of {} rounds other processes used more than {:.0}% of a CPU \
+            "disturbed: in {n} of {rounds} rounds other processes used more than {:.0}% of a CPU \
              that was measured on\n",
-            plan.rounds_in_all(),
-            run::DISTURBED * 100.0
+            process::DISTURBED * 100.0
         ),
     }
 }
 
 /// The first column to the left, the others to the right, each as wide as its widest field.
-fn align(grid: &[Vec<String>]) -> String {
+pub(crate) fn align(grid: &[Vec<String>]) -> String {
     let columns = grid.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         // A lone label may run over the columns beside it.
@@ -235,7 +236,7 @@ fn align(grid: &[Vec<String>]) -> String {
 }
 
 /// Three or four digits, which is what rounds agree on.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value {
         v if v < 9_999.5 => format!("{v:.0}"),
         v if v < 999_500.0 => format!("{:.0}k", v / 1e3),
@@ -243,7 +244,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn millis(micros: f64) -> String {
+pub(crate) fn millis(micros: f64) -> String {
     match micros / 1e3 {
         ms if ms < 9.995 => format!("{ms:.2}"),
         ms if ms < 99.95 => format!("{ms:.1}"),
@@ -256,7 +257,7 @@ fn busy(share: f64) -> String {
     format!("{:.0}%{mark}", share * 100.0)
 }
 
-fn ratio(above: f64, below: f64) -> String {
+pub(crate) fn ratio(above: f64, below: f64) -> String {
     if below > 0.0 {
         format!("{:.2}x", above / below)
     } else {

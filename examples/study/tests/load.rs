@@ -13,8 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use study::latency;
 use study::load::{Clients, Endpoint, Load, Measured, Moment};
-use study::plan::Workload;
+use study::plan::{Light, Workload};
 
 /// A window that is long enough for a few statements. Nothing is asserted about how many.
 const SHORT: Duration = Duration::from_millis(30);
@@ -288,4 +289,121 @@ fn a_full_backlog_that_nobody_empties_ends_at_the_deadline() {
     };
     let error = Clients::connect(&load).unwrap_err().to_string();
     assert!(error.contains("cannot connect"), "{error}");
+}
+
+/// Greets, then answers each line by calling `answer` with its number, from 1, and its text; `false`
+/// hangs up.
+fn by_line(answer: impl Fn(&mut UnixStream, u32, &str) -> bool) -> impl Fn(UnixStream) {
+    move |mut stream| {
+        if stream.write_all(b"READY\t1\ttest\n").is_err() {
+            return;
+        }
+        let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        for (n, line) in (1..).zip(lines) {
+            if !line.is_ok_and(|line| answer(&mut stream, n, &line)) {
+                return;
+            }
+        }
+    }
+}
+
+fn a_row(stream: &mut UnixStream) -> bool {
+    stream.write_all(b"ROW\tx\nOK\n").is_ok()
+}
+
+/// One light statement a millisecond, two heavy clients, from the start.
+fn mixed(place: &Place) -> latency::load::Load {
+    latency::load::Load {
+        endpoint: Endpoint::Unix(place.folder.join("socket")),
+        rows: 10,
+        light: Light::Open {
+            clients: 4,
+            rate: 1_000,
+        },
+        heavy: 2,
+        statement: b"HEAVY\n".to_vec(),
+        mix: 1.0,
+        warmup: Duration::ZERO,
+        cold: true,
+        measure: SHORT,
+        patience: LONG,
+        seed: 1,
+    }
+}
+
+#[test]
+fn each_light_statement_that_is_due_is_measured_once_and_all_of_them_are_sent() {
+    let place = Place::new(128).serve(by_line(|stream, _, _| a_row(stream)));
+    let measured = latency::load::run(&mixed(&place), |_| {}).unwrap();
+    assert_eq!(measured.errors.total(), 0, "{:?}", measured.errors);
+    assert_eq!(measured.latencies.len(), 30, "30 ms of one a millisecond");
+    assert_eq!(measured.heavy_qps.len(), 2);
+    assert!(measured.heavy_qps.iter().all(|qps| *qps > 0.0));
+}
+
+#[test]
+fn light_statements_that_are_never_answered_are_errors_whether_sent_or_not() {
+    let place = Place::new(128).serve(by_line(|_, _, _| true));
+    let load = latency::load::Load {
+        heavy: 0,
+        patience: SHORT,
+        ..mixed(&place)
+    };
+    let measured = latency::load::run(&load, |_| {}).unwrap();
+    assert_eq!((measured.errors.stuck, measured.errors.total()), (30, 30));
+    assert_eq!((measured.latencies.len(), measured.qps), (30, 0.0));
+}
+
+#[test]
+fn heavy_clients_that_are_hung_up_on_do_not_hold_the_measurement_up() {
+    let place = Place::new(128).serve(by_line(|stream, _, line| line != "HEAVY" && a_row(stream)));
+    let load = latency::load::Load {
+        cold: false,
+        ..mixed(&place)
+    };
+    let measured = latency::load::run(&load, |_| {}).unwrap();
+    assert_eq!((measured.errors.lost, measured.errors.total()), (2, 2));
+    assert!(!measured.latencies.is_empty());
+    assert_eq!(measured.heavy_qps, [0.0, 0.0]);
+}
+
+#[test]
+fn heavy_clients_that_are_refused_do_not_hold_the_measurement_up() {
+    let place = Place::new(128).serve(by_line(|stream, _, line| match line {
+        "HEAVY" => stream.write_all(b"ERR\t1064\tno\n").is_ok(),
+        _ => a_row(stream),
+    }));
+    let load = latency::load::Load {
+        cold: false,
+        ..mixed(&place)
+    };
+    let measured = latency::load::run(&load, |_| {}).unwrap();
+    assert!(measured.errors.refused >= 2 && measured.errors.total() == measured.errors.refused);
+    assert_eq!(measured.heavy_qps, [0.0, 0.0]);
+}
+
+#[test]
+fn a_mixed_client_begins_with_a_heavy_statement_and_then_sends_as_many_as_was_asked() {
+    let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
+    let seen = Arc::clone(&counts);
+    let place = Place::new(128).serve(by_line(move |stream, n, line| {
+        let heavy = line == "HEAVY";
+        // Relaxed: read when the clients have got their replies.
+        seen[usize::from(heavy)].fetch_add(1, Ordering::Relaxed);
+        // Hangs up on the light client, which is not to be counted.
+        (heavy || n > 1) && a_row(stream)
+    }));
+    let load = latency::load::Load {
+        light: Light::Closed { clients: 1 },
+        mix: 1e-9,
+        measure: Duration::from_nanos(1),
+        warmup: SHORT,
+        cold: false,
+        ..mixed(&place)
+    };
+    let measured = latency::load::run(&load, |_| {}).unwrap();
+    assert_eq!((measured.errors.lost, measured.errors.total()), (1, 1));
+    let [light, heavy] = [&counts[0], &counts[1]].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(heavy, 2, "one for each heavy client");
+    assert!(light > 2, "{light}");
 }

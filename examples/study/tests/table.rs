@@ -3,45 +3,18 @@
 
 #![cfg(target_os = "linux")]
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-fn study(args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_study"));
-    command.args(args.split_whitespace()).stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A folder of this test's own.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("study-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use common::{Folder, refused, study, text};
 
 const TINY: &str = "--clients 4 --seconds 0.1 --warmup 0.02 --rows 100";
 
@@ -152,21 +125,6 @@ fn several_schedulers_get_a_row_each_and_their_ratios() {
     let expected =
         "pool per-connection std-loop event-loop per-connection std-loop event-loop pool";
     assert_eq!(order.join(" "), expected);
-}
-
-fn refused(args: &str, needle: &str) {
-    let output = study(args).output().unwrap();
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{args}: {stderr}");
-    let complaints: Vec<_> = stderr
-        .lines()
-        .filter(|line| !line.contains("warning:"))
-        .collect();
-    assert!(
-        complaints.len() == 1 && complaints[0].contains(needle),
-        "{args}: {stderr}"
-    );
-    assert!(output.stdout.is_empty(), "{args}");
 }
 
 #[test]

@@ -350,6 +350,7 @@ fn whatever_takes_time_asks_whether_the_connection_is_gone() {
     for statement in [
         &increment(3),
         "SELECT SLEEP(100000)",
+        "SELECT SLEEP_UNSEEN(100000)",
         "SELECT BENCHMARK(18446744073709551615, MD5('x'))",
     ] {
         assert_eq!(
@@ -366,6 +367,7 @@ fn a_killed_session_stops_sleeping_and_computing() {
     for statement in [
         "SELECT SLEEP(1e9)",
         "SELECT SLEEP(100000)",
+        "SELECT SLEEP_UNSEEN(100000)",
         "SELECT BENCHMARK(1000, MD5('x'))",
     ] {
         let mut me = Session::new(&engine, 1);
@@ -383,6 +385,7 @@ fn a_killed_session_stops_sleeping_and_computing() {
 fn sleep_and_benchmark_return_zero() {
     let [mut me] = sessions(&engine());
     assert_eq!(ask(&mut me, "SELECT SLEEP(0.001)"), "ROW\t0\nOK\n");
+    assert_eq!(ask(&mut me, "SELECT SLEEP_UNSEEN(0.001)"), "ROW\t0\nOK\n");
     assert_eq!(
         ask(&mut me, "SELECT BENCHMARK(10, MD5('when'))"),
         "ROW\t0\nOK\n"

@@ -1,23 +1,36 @@
-//! The two servers of the library, with everything at its default but the number of groups.
+//! The servers of the library: one handler, and its schedulers at their defaults but for the limits
+//! that were set.
 
 use std::sync::Arc;
 
 use sqlish::{Engine, SqlishHandler};
-use thread_group_pool::{Listen, LocalAddr, PoolConfig, Server, ThreadPerConnectionConfig};
+use thread_group_pool::{
+    Listen, LocalAddr, PoolConfig, Scheduler, Server, ThreadPerConnectionConfig,
+};
 
-use super::{BACKLOG, Spec};
+use super::BACKLOG;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
-use crate::plan::Scheduler;
+use crate::plan::PoolLimits;
+
+pub(super) fn pool(mut config: PoolConfig, limits: &PoolLimits) -> Scheduler {
+    config.groups = limits.groups;
+    config.max_threads = limits.max_threads.unwrap_or(config.max_threads);
+    config.stall_limit = limits.stall_limit.unwrap_or(config.stall_limit);
+    Scheduler::Pool(config)
+}
+
+pub(super) fn per_connection() -> Scheduler {
+    Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default())
+}
 
 /// Starts the server; it runs for as long as what is returned.
-pub(super) fn start(spec: &Spec, engine: Arc<Engine>) -> Result<(Endpoint, Server)> {
-    let scheduler = if spec.scheduler == Scheduler::Pool {
-        thread_group_pool::Scheduler::Pool(PoolConfig::default().groups(spec.groups))
-    } else {
-        thread_group_pool::Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default())
-    };
-    let listen = match &spec.endpoint {
+pub(super) fn start(
+    endpoint: &Endpoint,
+    scheduler: Scheduler,
+    engine: Arc<Engine>,
+) -> Result<(Endpoint, Server)> {
+    let listen = match endpoint {
         Endpoint::Unix(path) => Listen::unix(path),
         Endpoint::Tcp(address) => Listen::tcp(address.to_string()),
     };

@@ -21,6 +21,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
 
 use lexopt::ValueExt;
 use rustix::net::{
@@ -28,11 +30,12 @@ use rustix::net::{
     sockopt,
 };
 use sqlish::{Engine, EngineConfig, Flow, Line, NoAdmin, Session, next_line};
+use thread_group_pool::PoolConfig;
 
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
-use crate::plan::{self, Scheduler};
+use crate::plan::{self, PoolLimits, Scheduler};
 use crate::process;
 
 /// The hidden subcommand.
@@ -50,8 +53,8 @@ pub struct Spec {
     pub endpoint: Endpoint,
     /// Rows of the table.
     pub rows: u64,
-    /// Groups of the pool.
-    pub groups: usize,
+    /// Limits of the pool.
+    pub pool: PoolLimits,
     /// Where it may run.
     pub cpus: Vec<usize>,
 }
@@ -69,7 +72,21 @@ impl Spec {
             Endpoint::Tcp(address) => args.extend(["--tcp".into(), address.to_string().into()]),
         }
         args.extend(["--rows".into(), self.rows.to_string().into()]);
-        args.extend(["--groups".into(), self.groups.to_string().into()]);
+        let limits = [
+            ("--groups", Some(self.pool.groups as u128)),
+            ("--max-threads", self.pool.max_threads.map(|n| n as u128)),
+            (
+                "--stall-limit-ms",
+                self.pool.stall_limit.map(|limit| limit.as_millis()),
+            ),
+        ];
+        for (name, value) in limits {
+            args.extend(
+                value
+                    .into_iter()
+                    .flat_map(|n| [name.into(), n.to_string().into()]),
+            );
+        }
         args.extend(["--cpus".into(), plan::show_cpus(&self.cpus).into()]);
         args
     }
@@ -78,6 +95,7 @@ impl Spec {
         use lexopt::Arg::Long;
         let (mut scheduler, mut endpoint, mut rows, mut groups, mut cpus) =
             (None, None, None, None, None);
+        let (mut max_threads, mut stall_limit) = (None, None);
         let mut parser = lexopt::Parser::from_args(args);
         while let Some(arg) = parser.next().map_err(Error::usage)? {
             match arg {
@@ -86,27 +104,13 @@ impl Spec {
                     endpoint = Some(Endpoint::Unix(parser.value().map_err(Error::usage)?.into()));
                 }
                 Long("tcp") => {
-                    let address = parser
-                        .value()
-                        .and_then(|value| value.parse())
-                        .map_err(Error::usage)?;
-                    endpoint = Some(Endpoint::Tcp(address));
+                    endpoint = Some(Endpoint::Tcp(parsed(&mut parser)?));
                 }
-                Long("rows") => {
-                    rows = Some(
-                        parser
-                            .value()
-                            .and_then(|value| value.parse())
-                            .map_err(Error::usage)?,
-                    );
-                }
-                Long("groups") => {
-                    groups = Some(
-                        parser
-                            .value()
-                            .and_then(|value| value.parse())
-                            .map_err(Error::usage)?,
-                    );
+                Long("rows") => rows = Some(parsed(&mut parser)?),
+                Long("groups") => groups = Some(parsed(&mut parser)?),
+                Long("max-threads") => max_threads = Some(parsed(&mut parser)?),
+                Long("stall-limit-ms") => {
+                    stall_limit = Some(Duration::from_millis(parsed(&mut parser)?));
                 }
                 Long("cpus") => cpus = Some(plan::parse_cpus(&value(&mut parser)?)?),
                 other => return Err(Error::usage(other.unexpected())),
@@ -117,7 +121,11 @@ impl Spec {
                 scheduler,
                 endpoint,
                 rows,
-                groups,
+                pool: PoolLimits {
+                    groups,
+                    max_threads,
+                    stall_limit,
+                },
                 cpus,
             }),
             _ => Err(Error::usage(
@@ -131,6 +139,17 @@ fn value(parser: &mut lexopt::Parser) -> Result<String> {
     parser
         .value()
         .and_then(ValueExt::string)
+        .map_err(Error::usage)
+}
+
+fn parsed<T>(parser: &mut lexopt::Parser) -> Result<T>
+where
+    T: FromStr,
+    T::Err: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    parser
+        .value()
+        .and_then(|value| value.parse())
         .map_err(Error::usage)
 }
 
@@ -155,22 +174,23 @@ fn serve(spec: &Spec) -> Result<Infallible> {
         rows: spec.rows,
         ..EngineConfig::default()
     });
-    match spec.scheduler {
-        Scheduler::Pool | Scheduler::PerConnection => {
-            let (endpoint, _running) = library::start(spec, engine)?;
-            see_it_through(&endpoint, wait_for_the_parent_to_leave)
-        }
+    // The one place where a name becomes a server.
+    let scheduler = match spec.scheduler {
+        Scheduler::Pool => library::pool(PoolConfig::default(), &spec.pool),
+        Scheduler::PerConnection => library::per_connection(),
         Scheduler::StdLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
             std_loop::start(socket, &endpoint, engine).map_err(Error::run)?;
-            see_it_through(&endpoint, wait_for_the_parent_to_leave)
+            return see_it_through(&endpoint, wait_for_the_parent_to_leave);
         }
         Scheduler::EventLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
             let mut event_loop = event_loop::new(socket, engine).map_err(Error::run)?;
-            see_it_through(&endpoint, || event_loop.run_until(io::stdin()))
+            return see_it_through(&endpoint, || event_loop.run_until(io::stdin()));
         }
-    }
+    };
+    let (endpoint, _running) = library::start(&spec.endpoint, scheduler, engine)?;
+    see_it_through(&endpoint, wait_for_the_parent_to_leave)
 }
 
 /// Says that the server listens, serves, and leaves with it still running: exiting is how it ends.

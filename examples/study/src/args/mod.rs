@@ -1,5 +1,7 @@
 //! The command line.
 
+mod latency;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,11 +14,13 @@ use crate::error::{Error, Result};
 use crate::plan::{self, Scheduler, Transport, Workload};
 use crate::run::Plan;
 
+pub use latency::Latency;
+
 /// What `--help` prints.
 pub const HELP: &str = "\
-study measures one database server under several schedulers, 16 to 4096 clients.
+study measures one database server under several schedulers.
 
-usage: study table [options]
+study table [options]: how many statements a second, with 16 to 4096 clients
 
   --workload LIST      ping, point_select, update_nokey, or all    [point_select]
   --scheduler LIST     pool, per-connection, std-loop (a hand-written thread-per-
@@ -35,6 +39,30 @@ usage: study table [options]
   --json FILE          also write the machine and all cells as JSON
   --csv FILE           also write all cells as CSV
 
+study latency [options]: how long a point select takes while other clients of the
+same server send heavy statements
+
+  --heavy LIST         numbers of heavy clients, as for --clients  [0,1,2,4,16]
+  --heavy-kind KIND    burn (CPU), hooked (a sleep that the scheduler is told of),
+                       unseen (a sleep that it is not told of)     [burn]
+  --heavy-ms N         how long a heavy statement takes alone      [500]
+  --mix P              probability that a heavy client sends a heavy statement and
+                       not a point select, which no figure counts  [1]
+  --light N            light clients                               [16]
+  --rate N             light statements a second, all together: one is due in each
+                       slot of 1/N s, at a seeded random place in it, and its
+                       latency counts from then                    [400]
+  --light-closed N     N light clients in a closed loop instead
+  --scheduler LIST     as above                                    [pool,per-connection]
+  --max-threads N      threads of the pool                         [the pool's default]
+  --stall-limit-ms N   when a command gives its slot to others     [the pool's default]
+  --groups N           groups of the pool                          [1]
+  --cold               measure from the start, rather than when each heavy client has
+                       had its first reply
+  --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --json
+                       as above                                    [3, 0.25, 3, unix]
+  --server-cpus LIST   as above                                    [one]
+
 The table goes to standard output, progress and warnings to standard error. The exit
 code is 2 when the run cannot be made as asked, 1 when it fails or a cell has errors.
 ";
@@ -44,8 +72,10 @@ code is 2 when the run cannot be made as asked, 1 when it fails or a cell has er
 pub enum Command {
     /// Print [`HELP`].
     Help,
-    /// Measure and print a table.
+    /// Measure throughput and print a table.
     Table(Box<Table>),
+    /// Measure latency beside heavy statements and print a table.
+    Latency(Box<Latency>),
 }
 
 /// The arguments of `study table`.
@@ -69,15 +99,16 @@ pub fn parse(
     let mut parser = lexopt::Parser::from_args(args);
     match parser.next().map_err(Error::usage)? {
         Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there is: table (see --help)",
+            "no subcommand '{}'; there are: table, latency (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There is: study table (see --help)",
+            "what to do? There are: study table, study latency (see --help)",
         )),
     }
 }
@@ -90,7 +121,7 @@ fn table(
     let mut workloads = vec![Workload::PointSelect];
     let mut schedulers = vec![Scheduler::Pool, Scheduler::PerConnection];
     let mut transports = vec![Transport::Unix];
-    let mut clients = plan::parse_clients("16..4096")?;
+    let mut clients = plan::parse_clients("16..4096", 1)?;
     let (mut seconds, mut warmup, mut rounds) =
         (Duration::from_secs(1), Duration::from_millis(250), 3);
     let (mut server_cpus, mut client_cpus) = (None, None);
@@ -102,7 +133,7 @@ fn table(
             Long("workload") => workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?,
             Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
             Long("transport") => transports = plan::parse_names(&text(parser)?, &Transport::ALL)?,
-            Long("clients") => clients = plan::parse_clients(&text(parser)?)?,
+            Long("clients") => clients = plan::parse_clients(&text(parser)?, 1)?,
             Long("seconds") => seconds = duration("--seconds", &text(parser)?, false)?,
             Long("warmup") => warmup = duration("--warmup", &text(parser)?, true)?,
             Long("rounds") => rounds = number("--rounds", &text(parser)?, 1..=1_000)? as usize,
@@ -221,7 +252,7 @@ fn duration(name: &str, text: &str, may_be_zero: bool) -> Result<Duration> {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command> {
+    pub(super) fn parsed(line: &str) -> Result<Command> {
         parse(
             line.split_whitespace().map(OsString::from),
             &[0, 1, 2, 3],
@@ -362,6 +393,7 @@ mod tests {
             "-h",
             "table --help",
             "table --rounds 3 -h",
+            "latency --help",
         ] {
             assert!(matches!(parsed(line), Ok(Command::Help)), "{line}");
         }
