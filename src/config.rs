@@ -117,7 +117,7 @@ pub struct PoolConfig {
     /// 1 + `oversubscribe` threads or more, not counting those in a wait; twice that from twice as many
     /// threads on, four times from four times. Default 50 ms, MariaDB's table as it was meant, but for
     /// those in a wait: they take no CPU, and may be waiting for just that thread. Never applied while
-    /// nothing is on the CPU, for the same reason.
+    /// nothing is on the CPU, for the same reason. [`Policy::Mariadb`] has a table of its own instead.
     pub creation_throttle: Duration,
 
     /// Pipelined commands that a connection may run in one turn before it goes to the tail of its
@@ -175,6 +175,37 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
+    /// MariaDB's defaults, and its algorithm as it is, to compare with and to study:
+    /// [`Policy::Mariadb`]. It differs from [`default`](Self::default) in:
+    ///
+    /// * `stall_limit` 500 ms: the time between two looks at each group. A group in which nothing has moved
+    ///   from one to the next gets one more thread, so a command may wait for one to two of them behind
+    ///   a long one. Deadlines of connections are looked at as often. Below 500 ms nothing throttles
+    ///   the creation of threads, as there.
+    /// * `max_threads` 65,536.
+    /// * `turn_commands` 1: it reads one command at a time, and goes to its poller for the next.
+    ///
+    /// `oversubscribe`, `idle_timeout` and `kickup` have the same defaults in both; the first only limits who
+    /// may take queued work, and age is looked at once for each `stall_limit`. `handover` and `creation_throttle`
+    /// mean nothing to it: nobody takes over from a listener that has left, and the throttle is a table
+    /// with constants. `set_holding`, `Class::Long` and waits for a known holder are heard and have no
+    /// effect. What cannot be the same is listed in the [design note](crate::design).
+    ///
+    /// ```
+    /// use thread_group_pool::PoolConfig;
+    /// let config = PoolConfig::mariadb().dedicated_listener(true);
+    /// assert!(config.check().is_ok());
+    /// ```
+    pub fn mariadb() -> Self {
+        Self {
+            policy: Policy::Mariadb,
+            stall_limit: Duration::from_millis(500),
+            max_threads: 65_536,
+            turn_commands: 1,
+            ..Self::default()
+        }
+    }
+
     setters! {
         groups: usize,
         max_threads: usize,
@@ -422,6 +453,7 @@ mod tests {
     #[test]
     fn the_defaults_agree_with_each_other() {
         PoolConfig::default().check().unwrap();
+        PoolConfig::mariadb().check().unwrap();
         ThreadPerConnectionConfig::default().check().unwrap();
         Limits::default().check().unwrap();
     }

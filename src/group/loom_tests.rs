@@ -15,6 +15,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::monitor::{Bell, Monitor, Settings};
 use super::{Group, Task};
+use crate::config::{Policy, PoolConfig};
 use crate::port::{Doors, Event, Readiness, Threads};
 use crate::sched::{Bounds, End, Key, Lane, NEVER, Nanos, Turn, Wake, WorkerId};
 use crate::sync::{Condvar, Mutex};
@@ -117,6 +118,8 @@ enum Fresh {
 
 fn group(fresh: Fresh, bell: &Arc<Bell>) -> Arc<TestGroup> {
     let bounds = Bounds {
+        policy: Policy::Conserving,
+        dedicated_listener: false,
         oversubscribe: 1,
         stall_limit: NEVER,
         handover: match fresh {
@@ -259,7 +262,7 @@ fn beside_the_monitor(
                 groups: &groups,
                 bell: &bell,
                 threads: &*hire,
-                settings: &Settings::new(Duration::from_millis(1), 2),
+                settings: &Settings::new(&PoolConfig::default().max_threads(2)),
             }
             .run();
         })

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{Group, Task};
+use crate::config::{Policy, PoolConfig};
 use crate::port::{Doors, Threads};
 use crate::sched::{Call, Nanos, Suspect, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
@@ -87,27 +88,31 @@ pub(crate) struct Monitor<'a, D, T, S> {
 pub(crate) struct Settings {
     /// Time between two ticks, in nanoseconds.
     tick: AtomicU64,
+    /// Whether ticks are at multiples of that, so that no ring puts one off: MariaDB's drive all that it
+    /// does, while ours are also made by rings.
+    aligned: bool,
     /// Threads of all groups together.
     max_threads: AtomicUsize,
 }
 
 impl Settings {
-    pub(crate) fn new(tick: Duration, max_threads: usize) -> Self {
+    pub(crate) fn new(config: &PoolConfig) -> Self {
         let this = Self {
             tick: AtomicU64::new(0),
-            max_threads: AtomicUsize::new(max_threads),
+            aligned: config.policy == Policy::Mariadb,
+            max_threads: AtomicUsize::new(0),
         };
-        this.set(tick, max_threads);
+        this.set(config);
         this
     }
 
-    pub(crate) fn set(&self, tick: Duration, max_threads: usize) {
+    pub(crate) fn set(&self, config: &PoolConfig) {
+        let tick = match config.policy {
+            Policy::Conserving => config.handover,
+            Policy::Mariadb => config.stall_limit,
+        };
         self.tick.store(Nanos::from_duration(tick).0, Relaxed);
-        self.max_threads.store(max_threads, Relaxed);
-    }
-
-    fn tick(&self) -> Duration {
-        Duration::from_nanos(self.tick.load(Relaxed))
+        self.max_threads.store(config.max_threads, Relaxed);
     }
 }
 
@@ -123,7 +128,7 @@ where
         loop {
             quiet = if self.tick() { 0 } else { quiet + 1 };
             let awake = if quiet < LINGER {
-                self.bell.sleep(Some(self.settings.tick()))
+                self.bell.sleep(Some(self.until_tick()))
             } else {
                 self.sleep_until_rung()
             };
@@ -133,12 +138,21 @@ where
         }
     }
 
+    fn until_tick(&self) -> Duration {
+        let tick = self.settings.tick.load(Relaxed);
+        let gone = match self.groups.first() {
+            Some(group) if self.settings.aligned => group.now().0 % tick,
+            _ => 0,
+        };
+        Duration::from_nanos(tick - gone)
+    }
+
     /// Sleeps until somebody rings or a deadline comes; see [`Bell::asleep`] for why nobody's need
     /// is lost in between.
     fn sleep_until_rung(&self) -> bool {
         self.bell.asleep.store(true, Relaxed);
         let awake = if self.tick() {
-            self.bell.sleep(Some(self.settings.tick()))
+            self.bell.sleep(Some(self.until_tick()))
         } else {
             let now = self.groups.first().map_or(Nanos(0), |g| g.now());
             let due = self
@@ -231,7 +245,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let actions = guard.sched.tick(now);
         let tick = Tick {
             spawn: actions.call == Call::Spawn,
-            due_to_stall: guard.sched.running() > 0,
+            due_to_stall: guard.sched.due_to_stall(),
             again: actions.tick,
             threads: guard.sched.threads(),
             excess: guard.sched.excess(),

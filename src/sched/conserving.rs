@@ -5,7 +5,7 @@
 //! the stall bound gives its slot up for good. Long ones are bounded by `oversubscribe` beside that.
 
 use super::lanes::LaneSet;
-use super::table::Phase;
+use super::table::{Phase, Slot};
 use super::{Call, Lane, NEVER, Nanos, State, Step, WorkerId};
 
 /// How long a worker stays parked while there are threads beyond the cap: whoever holds something
@@ -24,7 +24,7 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
             s.polled_at = now;
             return (s.poll(worker, false), Call::Nobody);
         }
-        if let Some(run) = s.start(worker, from, now) {
+        if let Some(run) = s.start(worker, from, s.bounds.kickup, now) {
             // Nobody is missing: the command is fresh, so the gate is shut, and its worker will look
             // at the poller. Unless that is one of those that are to leave.
             return (run, call_excess(s));
@@ -45,6 +45,16 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
         s.bounds.park_time
     };
     (Step::Park(time), Call::Nobody)
+}
+
+/// Where a connection queues.
+pub(super) fn lane<T>(slot: &Slot<T>) -> Lane {
+    match slot.lane {
+        _ if slot.holds() => Lane::Holding,
+        _ if slot.wake.close.is_some() || slot.wake.resumed => Lane::Control,
+        Lane::Low if slot.was_long => Lane::Long,
+        lane => lane,
+    }
 }
 
 /// Whether a command may start now.

@@ -84,7 +84,9 @@ pub(super) struct Crew {
     listener: Option<WorkerId>,
     /// The listener has been rung, and is coming.
     listener_called: bool,
-    starting_or_coming: usize,
+    starting: usize,
+    /// Called from where they were parked, and coming.
+    woken: usize,
     waiting: usize,
     long: usize,
     detected: usize,
@@ -153,7 +155,7 @@ impl Crew {
 
     /// How many are on the way to look at the state.
     pub(super) fn coming(&self) -> usize {
-        self.starting_or_coming + usize::from(self.listener_called)
+        self.starting + self.woken + usize::from(self.listener_called)
     }
 
     /// Whether a command that holds a slot started less than `handover` ago.
@@ -161,6 +163,13 @@ impl Crew {
         self.active
             .iter()
             .any(|w| now.since(self.workers[w.index()].started) < handover)
+    }
+
+    /// All but the one in the poller, those that are parked or called from there, and those that
+    /// wait: what MariaDB counts as active. One whose thread is being created counts.
+    pub(super) fn engaged(&self) -> usize {
+        let listening = usize::from(self.listener.is_some());
+        self.threads - listening - self.parked.len() - self.woken - self.waiting
     }
 
     pub(super) fn created_at(&self) -> Nanos {
@@ -193,7 +202,7 @@ impl Crew {
         w.at = At::Starting;
         // What it is created for, should it fail.
         w.holder = excess;
-        self.starting_or_coming += 1;
+        self.starting += 1;
         self.threads += 1;
         self.excess += usize::from(excess);
         self.created_at = now;
@@ -204,7 +213,7 @@ impl Crew {
 
     pub(super) fn spawn_failed(&mut self, worker: WorkerId, retry: Nanos) {
         debug_assert_eq!(self.at(worker).at, At::Starting);
-        self.starting_or_coming -= 1;
+        self.starting -= 1;
         self.excess -= usize::from(self.at(worker).holder && self.excess > 0);
         self.leave(worker);
         self.retry_at = retry;
@@ -213,7 +222,8 @@ impl Crew {
     /// The worker looks at the state with nothing in hand.
     pub(super) fn arrived(&mut self, worker: WorkerId) {
         match self.at(worker).at {
-            At::Starting | At::Coming => self.starting_or_coming -= 1,
+            At::Starting => self.starting -= 1,
+            At::Coming => self.woken -= 1,
             At::Parked => self.parked.retain(|w| *w != worker),
             At::Idle => {}
             at @ (At::Free | At::Polling | At::Running | At::Waiting) => {
@@ -277,11 +287,12 @@ impl Crew {
         self.listener_called = !block;
     }
 
-    pub(super) fn polled(&mut self, worker: WorkerId) {
+    /// Whether it had been rung.
+    pub(super) fn polled(&mut self, worker: WorkerId) -> bool {
         debug_assert_eq!(self.listener, Some(worker));
         self.at(worker).at = At::Idle;
         self.listener = None;
-        self.listener_called = false;
+        std::mem::take(&mut self.listener_called)
     }
 
     pub(super) fn park(&mut self, worker: WorkerId) {
@@ -304,7 +315,7 @@ impl Crew {
     /// Whether somebody stays if a worker leaves: the last one does not, nor one that is the last but
     /// for threads that are only being created.
     pub(super) fn may_leave(&self) -> bool {
-        self.threads > 1 + self.starting_or_coming
+        self.threads > 1 + self.starting + self.woken
     }
 
     /// A worker that is idle or parked leaves for good.
@@ -435,7 +446,7 @@ impl Crew {
     pub(super) fn call_parked(&mut self) -> Option<WorkerId> {
         let worker = self.parked.pop()?;
         self.at(worker).at = At::Coming;
-        self.starting_or_coming += 1;
+        self.woken += 1;
         Some(worker)
     }
 
@@ -486,10 +497,8 @@ impl Crew {
         assert_eq!(listed(&self.parked), those(&[At::Parked]));
         assert_eq!(listed(self.listener.as_slice()), those(&[At::Polling]));
         assert!(!self.listener_called || self.listener.is_some());
-        assert_eq!(
-            self.starting_or_coming,
-            those(&[At::Starting, At::Coming]).len()
-        );
+        assert_eq!(self.starting, those(&[At::Starting]).len());
+        assert_eq!(self.woken, those(&[At::Coming]).len());
         assert_eq!(self.waiting, those(&[At::Waiting]).len());
         let running = |kind| -> Vec<usize> {
             let those = those(&[At::Running]).into_iter();

@@ -16,11 +16,14 @@
 //! * the monitor: [`tick`](State::tick), then [`judge`](State::judge),
 //!   [`spawning`](State::spawning) and [`spawn_failed`](State::spawn_failed).
 //!
-//! What follows from a state is the policy's: [`conserving`] is ours.
+//! What follows from a state is the policy's: [`conserving`] is ours, [`mariadb`] is for comparison.
 
 mod conserving;
 mod crew;
 mod lanes;
+mod mariadb;
+#[cfg(all(test, not(loom)))]
+mod mariadb_tests;
 mod table;
 mod timers;
 #[cfg(all(test, not(loom)))]
@@ -28,7 +31,7 @@ mod walk;
 
 use std::time::Duration;
 
-use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
+use crate::config::{LOOK_AGAIN, Limits, Policy, PoolConfig};
 use crate::handler::CloseReason;
 use crate::port::Event;
 use crate::stats::GroupStats;
@@ -75,6 +78,8 @@ impl Nanos {
 /// The limits that the policy reads, in its own unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
+    pub(crate) policy: Policy,
+    pub(crate) dedicated_listener: bool,
     pub(crate) oversubscribe: usize,
     pub(crate) stall_limit: Nanos,
     pub(crate) handover: Nanos,
@@ -93,6 +98,8 @@ impl Bounds {
     pub(crate) fn new(pool: &PoolConfig, limits: &Limits) -> Self {
         let ns = Nanos::from_duration;
         Self {
+            policy: pool.policy,
+            dedicated_listener: pool.dedicated_listener,
             oversubscribe: pool.oversubscribe,
             stall_limit: ns(pool.stall_limit),
             handover: ns(pool.handover),
@@ -188,6 +195,17 @@ pub(crate) struct Actions {
     pub(crate) tick: bool,
 }
 
+/// What kind of move has been made, where a policy reacts to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// A connection has come, or has been resumed.
+    Arrival,
+    /// Something has happened to connections at rest, or to the limits.
+    Report,
+    /// A command has begun to wait.
+    Wait,
+}
+
 /// A group: connections, lanes, workers. See the module's head for the moves.
 #[derive(Clone, Debug)]
 pub(crate) struct State<T> {
@@ -213,6 +231,8 @@ pub(crate) struct State<T> {
     kicked_up_at: Nanos,
     /// When threads of commands past the stall bound were last looked at.
     judged_at: Nanos,
+    /// What only MariaDB's policy remembers.
+    mariadb: mariadb::Counters,
     stats: GroupStats,
 }
 
@@ -233,29 +253,34 @@ impl<T> State<T> {
             due_moved: false,
             kicked_up_at: Nanos(0),
             judged_at: Nanos(0),
+            mariadb: mariadb::Counters::default(),
             stats: GroupStats::default(),
         }
     }
 
     // ---- moves from outside ----
 
-    /// A new connection: queued in the control lane, to be opened by a worker.
+    /// A new connection: queued, to be opened by a worker.
     ///
     /// A group that is stopping gives the task back.
     pub(crate) fn attach(&mut self, task: T, now: Nanos) -> Result<(Key, Actions), T> {
         if self.stopping {
             return Err(task);
         }
-        let key = self.table.insert(task, now);
-        self.lanes.push(Lane::Control, key, now);
-        Ok((key, self.actions(now)))
+        let lane = match self.bounds.policy {
+            Policy::Conserving => Lane::Control,
+            Policy::Mariadb => Lane::High,
+        };
+        let key = self.table.insert(task, lane, now);
+        self.lanes.push(lane, key, now);
+        Ok((key, self.actions(Cause::Arrival, now)))
     }
 
     /// Somebody killed the connection. Idle and flushing ones are queued to be closed, queued ones
     /// move to the control lane, a running one learns it when it settles.
     pub(crate) fn kill(&mut self, key: Key, now: Nanos) -> Actions {
         self.close_soon(key, CloseReason::Killed, now);
-        self.actions(now)
+        self.actions(Cause::Report, now)
     }
 
     /// Somebody wants the handler of a connection to be called: one at rest is queued, any other one
@@ -265,7 +290,7 @@ impl<T> State<T> {
             slot.wake.poked = true;
             self.end_rest(key, now);
         }
-        self.actions(now)
+        self.actions(Cause::Report, now)
     }
 
     /// What a connection has parked for has happened, or cannot happen any more: then it is to be
@@ -291,14 +316,16 @@ impl<T> State<T> {
                 self.end_rest(key, now);
             }
         }
-        (won, self.actions(now))
+        (won, self.actions(Cause::Arrival, now))
     }
 
     /// Somebody waits for what this connection holds: what it has queued goes first, and until the
     /// end of its next turn it may have a thread beyond the cap. Returns for whom it waits itself.
     pub(crate) fn boost(&mut self, key: Key, now: Nanos) -> (Option<u64>, Actions) {
         let mut next = None;
-        if let Some(slot) = self.table.get(key) {
+        if let Some(slot) = self.table.get(key)
+            && self.bounds.policy == Policy::Conserving
+        {
             let (phase, holding) = (slot.phase, slot.holding);
             self.table.hold(key, holding, true);
             self.stats.boosts += 1;
@@ -308,7 +335,7 @@ impl<T> State<T> {
                 _ => {}
             }
         }
-        (next, self.actions(now))
+        (next, self.actions(Cause::Report, now))
     }
 
     /// Other limits, from now on.
@@ -319,7 +346,7 @@ impl<T> State<T> {
         self.sweep_at = now;
         self.due = NEVER;
         self.due_moved = true;
-        self.actions(now)
+        self.actions(Cause::Report, now)
     }
 
     /// Whether `key` is still a connection here.
@@ -336,7 +363,7 @@ impl<T> State<T> {
                 self.close_soon(key, CloseReason::Draining, now);
             }
         }
-        self.actions(now)
+        self.actions(Cause::Report, now)
     }
 
     /// The end: every worker leaves at its next [`take`](Self::take), and nothing can be attached.
@@ -372,8 +399,14 @@ impl<T> State<T> {
     }
 
     /// Takes the next connection out of its lane, for `worker` to run it.
-    fn start(&mut self, worker: WorkerId, from: LaneSet, now: Nanos) -> Option<Step<T>> {
-        let (lane, key) = self.lanes.pop(from, now, self.bounds.kickup)?;
+    fn start(
+        &mut self,
+        worker: WorkerId,
+        from: LaneSet,
+        kickup: Nanos,
+        now: Nanos,
+    ) -> Option<Step<T>> {
+        let (lane, key) = self.lanes.pop(from, now, kickup)?;
         let (task, wake) = self.table.take(key);
         self.crew.run(worker, key, lane == Lane::Holding, now);
         self.stats.dequeues += 1;
@@ -390,16 +423,19 @@ impl<T> State<T> {
         Step::Poll { block }
     }
 
-    /// The poller has returned to `worker` with these events; next it [`take`](Self::take)s.
+    /// The poller has returned to `worker` with these events; next it [`take`](Self::take)s, under
+    /// the same lock.
     pub(crate) fn harvested(
         &mut self,
         worker: WorkerId,
         events: impl IntoIterator<Item = Event>,
         now: Nanos,
     ) {
-        self.crew.polled(worker);
+        let rung = self.crew.polled(worker);
+        let (before, mut count) = (self.lanes.len(), 0);
         self.polled_at = now;
         for Event { token, readiness } in events {
+            count += 1;
             let key = Key::from_token(token);
             // An event of a connection that has been closed meanwhile finds another generation.
             let Some(slot) = self.table.get_mut(key) else {
@@ -409,6 +445,9 @@ impl<T> State<T> {
             slot.wake.ready = slot.wake.ready.and(readiness);
             self.end_rest(key, now);
         }
+        if self.bounds.policy == Policy::Mariadb {
+            mariadb::harvested(self, count, before, rung);
+        }
     }
 
     /// A parked worker woke up. True: it was called, or must stay; next it [`take`](Self::take)s.
@@ -417,6 +456,7 @@ impl<T> State<T> {
         if self.crew.is_parked(worker) && timed_out && !self.stopping {
             if self.crew.may_leave() {
                 self.crew.exit(worker);
+                self.mariadb.left();
                 return false;
             }
             self.crew.arrived(worker);
@@ -500,7 +540,7 @@ impl<T> State<T> {
     ) -> Actions {
         self.unblocked(worker, now);
         self.crew.wait_begin(worker, holder, now);
-        self.actions(now)
+        self.actions(Cause::Wait, now)
     }
 
     /// It has stopped waiting. It goes on at once, even above the limit: holding it back would
@@ -511,8 +551,10 @@ impl<T> State<T> {
 
     /// The command on `worker` says that it will be long.
     pub(crate) fn declare_long(&mut self, worker: WorkerId, now: Nanos) -> Actions {
-        self.crew.mark_long(worker);
-        self.actions(now)
+        if self.bounds.policy == Policy::Conserving {
+            self.crew.mark_long(worker);
+        }
+        self.actions(Cause::Report, now)
     }
 
     // ---- moves of the monitor ----
@@ -552,7 +594,7 @@ impl<T> State<T> {
         let (time, detected) = self.crew.judge(suspect, blocked, now);
         self.stats.detected += u64::from(detected);
         self.stats.detected_time += time.to_duration();
-        self.actions(now)
+        self.actions(Cause::Report, now)
     }
 
     /// The command on `worker` ends, or reports a wait: it is not blocked unsaid any more.
@@ -568,6 +610,7 @@ impl<T> State<T> {
         self.stats.creations += 1;
         self.stats.creations_due_to_stall += u64::from(due_to_stall);
         self.stats.threads_over_cap += u64::from(excess);
+        self.mariadb.answered();
         self.crew.spawning(now, excess)
     }
 
@@ -582,6 +625,7 @@ impl<T> State<T> {
     /// beyond it, for a session that holds something.
     pub(crate) fn capped(&mut self, now: Nanos) -> bool {
         let excused = self.may_exceed(now);
+        self.mariadb.answered();
         self.stats.throttles += u64::from(!excused);
         excused
     }
@@ -598,9 +642,12 @@ impl<T> State<T> {
 
     // ---- what there is to see ----
 
-    /// Commands that run and are not in a wait.
-    pub(crate) fn running(&self) -> usize {
-        self.crew.active() + self.crew.long() + self.crew.detected()
+    /// Whether the thread that the monitor is asked for is to stand in for commands that run.
+    pub(crate) fn due_to_stall(&self) -> bool {
+        match self.bounds.policy {
+            Policy::Conserving => self.crew.active() + self.crew.long() + self.crew.detected() > 0,
+            Policy::Mariadb => self.mariadb.due_to_stall(),
+        }
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -620,7 +667,12 @@ impl<T> State<T> {
             over_cap: self.crew.excess(),
             queued: self.lanes.len(),
             has_listener: self.crew.listener().is_some(),
-            stalled: self.lanes.len() > 0 && self.crew.active() > self.bounds.oversubscribe,
+            stalled: match self.bounds.policy {
+                Policy::Conserving => {
+                    self.lanes.len() > 0 && self.crew.active() > self.bounds.oversubscribe
+                }
+                Policy::Mariadb => self.mariadb.stalled(),
+            },
             ..self.stats.clone()
         }
     }
@@ -633,30 +685,55 @@ impl<T> State<T> {
     // ---- the policy's questions ----
 
     fn next_step(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Call) {
-        conserving::next_step(self, worker, now)
+        match self.bounds.policy {
+            Policy::Conserving => conserving::next_step(self, worker, now),
+            Policy::Mariadb => mariadb::next_step(self, worker, now),
+        }
     }
 
     fn on_tick(&mut self, now: Nanos) -> Actions {
-        conserving::tick(self, now);
-        self.actions(now)
+        match self.bounds.policy {
+            Policy::Conserving => {
+                conserving::tick(self, now);
+                self.actions(Cause::Report, now)
+            }
+            Policy::Mariadb => Actions {
+                call: mariadb::tick(self, now),
+                tick: self.wants_ticks(),
+            },
+        }
     }
 
     fn wants_ticks(&self) -> bool {
-        !self.stopping && (self.due_moved || conserving::wants_ticks(self))
+        let policy_does = || match self.bounds.policy {
+            Policy::Conserving => conserving::wants_ticks(self),
+            Policy::Mariadb => mariadb::wants_ticks(self),
+        };
+        !self.stopping && (self.due_moved || policy_does())
     }
 
     fn may_create(&self, now: Nanos) -> bool {
-        now >= self.crew.retry_at() && conserving::may_create(self, now)
+        match self.bounds.policy {
+            Policy::Conserving => now >= self.crew.retry_at() && conserving::may_create(self, now),
+            // It was looked at when the thread was asked for.
+            Policy::Mariadb => true,
+        }
     }
 
     fn may_exceed(&self, now: Nanos) -> bool {
-        conserving::may_exceed(self, now)
+        match self.bounds.policy {
+            Policy::Conserving => conserving::may_exceed(self, now),
+            Policy::Mariadb => false,
+        }
     }
 
     /// What the outside must do after a move.
-    fn actions(&mut self, now: Nanos) -> Actions {
+    fn actions(&mut self, cause: Cause, now: Nanos) -> Actions {
         Actions {
-            call: conserving::call(self, now),
+            call: match self.bounds.policy {
+                Policy::Conserving => conserving::call(self, now),
+                Policy::Mariadb => mariadb::call(self, cause, now),
+            },
             tick: self.wants_ticks(),
         }
     }
@@ -708,7 +785,10 @@ impl<T> State<T> {
     }
 
     fn enqueue(&mut self, key: Key, now: Nanos) {
-        let lane = self.table.queue(key);
+        let lane = match self.bounds.policy {
+            Policy::Conserving => self.table.queue(key, conserving::lane),
+            Policy::Mariadb => self.table.queue(key, mariadb::lane),
+        };
         self.lanes.push(lane, key, now);
     }
 
@@ -744,6 +824,8 @@ impl<T> State<T> {
             slot.wake.close.get_or_insert(why);
         }
         match slot.phase {
+            // MariaDB's stays where it is.
+            Phase::Queued { .. } if self.bounds.policy == Policy::Mariadb => {}
             Phase::Queued { lane } if lane != Lane::Holding => {
                 self.promote(key, lane, Lane::Control);
             }

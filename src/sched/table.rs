@@ -166,7 +166,7 @@ impl<T> Slot<T> {
     }
 
     /// Whether it may have a thread beyond the cap.
-    fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         self.holding || self.boosted
     }
 }
@@ -203,8 +203,8 @@ impl<T> Table<T> {
         self.holding
     }
 
-    /// Puts a new connection in, queued in the control lane.
-    pub(super) fn insert(&mut self, task: T, now: Nanos) -> Key {
+    /// Puts a new connection in, queued in this lane.
+    pub(super) fn insert(&mut self, task: T, lane: Lane, now: Nanos) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::free());
             u32::try_from(self.slots.len() - 1)
@@ -213,9 +213,7 @@ impl<T> Table<T> {
         let slot = &mut self.slots[index as usize];
         *slot = Slot {
             generation: slot.generation,
-            phase: Phase::Queued {
-                lane: Lane::Control,
-            },
+            phase: Phase::Queued { lane },
             since: now,
             task: Some(task),
             ..Slot::free()
@@ -278,15 +276,10 @@ impl<T> Table<T> {
         (task, std::mem::take(&mut slot.wake))
     }
 
-    /// To queued, from any other phase; the lane that it belongs in.
-    pub(super) fn queue(&mut self, key: Key) -> Lane {
+    /// To queued, from any other phase; the lane that it belongs in, by this rule.
+    pub(super) fn queue(&mut self, key: Key, rule: impl FnOnce(&Slot<T>) -> Lane) -> Lane {
         let slot = self.slot(key);
-        let lane = match slot.lane {
-            _ if slot.holds() => Lane::Holding,
-            _ if slot.wake.close.is_some() || slot.wake.resumed => Lane::Control,
-            Lane::Low if slot.was_long => Lane::Long,
-            lane => lane,
-        };
+        let lane = rule(slot);
         let rested = slot.phase.is_rest();
         slot.phase = Phase::Queued { lane };
         self.resting -= usize::from(rested);

@@ -52,12 +52,13 @@ fn is_set<T>(at: Nanos, key: Key, table: &Table<T>) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sched::Lane;
 
     #[test]
     fn moments_that_were_given_up_do_not_pile_up() {
         let mut table = Table::new();
         let mut timers = Timers::default();
-        let key = table.insert((), Nanos(0));
+        let key = table.insert((), Lane::Low, Nanos(0));
         for at in 0..10_000 {
             timers.set(Nanos(at), key, &table);
             assert!(timers.heap.len() <= 67);

@@ -23,6 +23,8 @@ const RETRY: Nanos = Nanos(2 * MS.0);
 
 fn bounds(oversubscribe: usize) -> Bounds {
     Bounds {
+        policy: Policy::Conserving,
+        dedicated_listener: false,
         oversubscribe,
         stall_limit: Nanos(2 * MS.0),
         handover: MS,
@@ -546,6 +548,10 @@ impl World {
         if actions.tick {
             self.ring();
         }
+        // MariaDB's policy waits for ticks.
+        if self.is_mariadb() {
+            return;
+        }
         // 1, as far as it holds at once: for what a move has changed nobody waits for a tick.
         let sched = &self.sched;
         let free = |at: &At| matches!(at, At::Parked { called: false } | At::Polling { .. });
@@ -556,6 +562,10 @@ impl World {
             called || !work || !self.workers.iter().any(free),
             "1: nobody is called"
         );
+    }
+
+    fn is_mariadb(&self) -> bool {
+        self.setup.bounds.policy == Policy::Mariadb
     }
 
     fn ring(&mut self) {
@@ -581,6 +591,8 @@ impl World {
         let (step, actions) = self.sched.take(self.id(w), now);
         self.workers[w] = match step {
             Step::Run(Job { key, task, wake }) => {
+                let slots = 1 + self.setup.bounds.oversubscribe;
+                assert!(self.is_mariadb() || self.sched.crew.active() <= slots);
                 let conn = &mut self.conns[task];
                 assert_eq!(conn.key, Some(key));
                 let all = wake.ready.and(conn.unseen);
@@ -590,7 +602,6 @@ impl World {
                     !conn.killed || wake.close == Some(CloseReason::Killed),
                     "a kill is lost"
                 );
-                assert!(self.sched.crew.active() <= 1 + self.setup.bounds.oversubscribe);
                 conn.unseen = NOTHING;
                 conn.opened = true;
                 conn.poked = false;
@@ -623,6 +634,10 @@ impl World {
             readiness,
         });
         self.sched.harvested(self.id(w), events, now);
+        // Under one lock. Ours does not need that.
+        if self.is_mariadb() {
+            self.take(w, now);
+        }
     }
 
     fn turn(&mut self, w: usize, leave: Leave, now: Nanos) {
@@ -658,7 +673,7 @@ impl World {
         let actions = self.sched.tick(now);
         let suspects = self.sched.suspects(now);
         let mut again = actions.tick;
-        let due_to_stall = self.sched.running() > 0;
+        let due_to_stall = self.sched.due_to_stall();
         self.monitor = Monitor::Awake;
         if actions.call == Call::Spawn {
             again = true;
@@ -772,6 +787,10 @@ impl World {
                 );
             }
             Phase::Queued { lane } => {
+                if self.is_mariadb() {
+                    assert!(matches!(lane, Lane::High | Lane::Low));
+                    return;
+                }
                 let urgent = matches!(lane, Lane::Control | Lane::Holding);
                 assert!(urgent || !conn.killed, "a killed connection queues");
                 assert_eq!(
@@ -849,8 +868,29 @@ impl World {
             return;
         }
         let sched = &self.sched;
-        let now = self.now.after(self.setup.bounds.handover);
         assert_eq!(sched.crew.coming(), 0, "4: somebody is on the way for ever");
+        if self.is_mariadb() {
+            // What the ticks come to in the end.
+            let polled = sched.crew.listener().is_some();
+            let missing = sched.lanes.len() > 0 || (!polled && sched.table.resting() > 0);
+            let parked = sched.crew.parked() > 0;
+            assert!(!missing || !parked, "1, 2: ticks wake nobody");
+        } else {
+            self.check_conserved();
+        }
+        let due = sched.table.earliest_deadline(&self.setup.bounds);
+        if let (Monitor::Asleep { until }, Some(due)) = (self.monitor, due) {
+            assert!(
+                until.is_some_and(|until| until <= due.max(sched.sweep_at)),
+                "the monitor sleeps until {until:?}, and a deadline is at {due:?}"
+            );
+        }
+    }
+
+    /// 1, 2 and 7 as our policy keeps them.
+    fn check_conserved(&self) {
+        let sched = &self.sched;
+        let now = self.now.after(self.setup.bounds.handover);
         let free = |at: &At| matches!(at, At::Parked { .. } | At::Polling { .. });
         let somebody = self.workers.iter().any(free) || sched.threads() < self.setup.max_threads;
         // Long commands wait at their bound, but not beyond the age that promotes.
@@ -879,13 +919,6 @@ impl World {
             polled || sched.table.resting() == 0 || !somebody,
             "2: nobody polls"
         );
-        let due = sched.table.earliest_deadline(&self.setup.bounds);
-        if let (Monitor::Asleep { until }, Some(due)) = (self.monitor, due) {
-            assert!(
-                until.is_some_and(|until| until <= due.max(sched.sweep_at)),
-                "the monitor sleeps until {until:?}, and a deadline is at {due:?}"
-            );
-        }
     }
 
     /// Somebody is parked, and leaves when the time is over.
@@ -988,6 +1021,7 @@ impl World {
             kicked_up_at,
             judged_at,
             timers,
+            mariadb,
             ..
         } = &self.sched;
         let mut code = Vec::with_capacity(64);
@@ -1070,6 +1104,9 @@ impl World {
         code.extend([ahead(*due), u64::from(*due_moved)]);
         if self.setup.untils {
             code.push(timers.earliest().map_or(101, ahead));
+        }
+        if self.is_mariadb() {
+            code.extend(mariadb.code(self.now));
         }
         if self.setup.detects {
             code.push(self.now.since(*judged_at).min(bounds.stall_limit).0);
@@ -1359,6 +1396,55 @@ fn every_sequence_with_deadlines_keeps_the_invariants() {
         },
         9_962,
     );
+}
+
+/// MariaDB's policy, whose ticks are two milliseconds apart here.
+fn mariadb(setup: Setup) -> Setup {
+    Setup {
+        bounds: Bounds {
+            policy: Policy::Mariadb,
+            ..setup.bounds
+        },
+        ..setup
+    }
+}
+
+#[test]
+fn every_sequence_under_mariadbs_policy_keeps_what_any_policy_must() {
+    walk_all(mariadb(Setup::plain(2, 2)), 1);
+}
+
+#[test]
+fn every_sequence_with_waits_under_mariadbs_policy_keeps_what_any_policy_must() {
+    walk_all(
+        mariadb(Setup {
+            waits: true,
+            ends: &[IDLE, End::Closed],
+            ..Setup::plain(2, 2)
+        }),
+        1,
+    );
+}
+
+#[test]
+fn every_sequence_with_a_dedicated_listener_keeps_what_any_policy_must() {
+    walk_all(
+        mariadb(Setup {
+            bounds: Bounds {
+                dedicated_listener: true,
+                ..bounds(1)
+            },
+            waits: true,
+            ends: &[IDLE, End::Closed],
+            ..Setup::plain(2, 3)
+        }),
+        1,
+    );
+}
+
+#[test]
+fn every_sequence_of_all_that_can_happen_under_mariadbs_policy_keeps_what_any_policy_must() {
+    walk_all(mariadb(everything(1, 2)), 1);
 }
 
 /// All that can happen, but for deadlines.

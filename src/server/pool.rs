@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::registry::Registry;
 use super::threads::Threads;
-use crate::config::{Limits, Policy, PoolConfig};
+use crate::config::{Limits, PoolConfig};
 use crate::conn::{self, ConnId, Shared};
 use crate::error::BuildError;
 use crate::group::monitor::{Bell, Monitor, Settings};
@@ -167,14 +167,6 @@ impl port::Threads for Workers {
 const CLOSE_STACK: usize = 2 * 1024 * 1024;
 const DETACHED_STACK: usize = 2 * 1024 * 1024;
 
-/// The time between two looks of the monitor.
-fn tick(config: &PoolConfig) -> Duration {
-    match config.policy {
-        Policy::Conserving => config.handover,
-        Policy::Mariadb => config.stall_limit,
-    }
-}
-
 /// The running pool.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -211,7 +203,7 @@ impl Pool {
             stack_size: config.stack_size,
             ids: groups.iter().map(|_| Arc::default()).collect(),
         };
-        let settings = Arc::new(Settings::new(tick(config), config.max_threads));
+        let settings = Arc::new(Settings::new(config));
         let pool = Self {
             groups,
             bell: Arc::clone(&bell),
@@ -324,7 +316,7 @@ impl Pool {
 
     /// Other limits, from now on; those that can be changed.
     pub(crate) fn reconfigure(&self, config: &PoolConfig, limits: &Limits) {
-        self.settings.set(tick(config), config.max_threads);
+        self.settings.set(config);
         for group in &self.groups {
             group.rebound(Bounds::new(config, limits));
         }

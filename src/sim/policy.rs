@@ -262,7 +262,7 @@ impl Policy {
 
     pub(super) fn tick(&mut self, now: u64) -> Tick {
         let actions = self.state.tick(Nanos(now));
-        let due_to_stall = self.state.running() > 0;
+        let due_to_stall = self.state.due_to_stall();
         self.book.ticks(now);
         let (asks, again) = self.asks(actions, now);
         Tick {
