@@ -215,7 +215,7 @@ const MS: u64 = 1_000_000;
 ///
 /// The factor was meant to scale with the stall limit. In integers it is 1 or 0, so below 500 ms
 /// nothing is throttled.
-fn throttle<T>(s: &State<T>) -> Nanos {
+pub(super) fn throttle<T>(s: &State<T>) -> Nanos {
     let factor = s.bounds.stall_limit.0 / s.bounds.stall_limit.0.max(500 * MS);
     let pause = match s.crew.threads() {
         n if n < 1 + s.bounds.oversubscribe => 0,
@@ -286,6 +286,12 @@ fn kick_up<T>(s: &mut State<T>, now: Nanos) {
 
 #[cfg(all(test, not(loom)))]
 impl Counters {
+    /// As if somebody had taken a command, so that the next tick finds no stall.
+    pub(super) fn takes_one(&mut self) {
+        self.takes += 1;
+        self.io_events += 1;
+    }
+
     /// What the future depends on, with the time to the next tick in place of its moment.
     pub(super) fn code(&self, now: Nanos) -> [u64; 8] {
         [

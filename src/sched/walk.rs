@@ -1411,7 +1411,7 @@ fn mariadb(setup: Setup) -> Setup {
 
 #[test]
 fn every_sequence_under_mariadbs_policy_keeps_what_any_policy_must() {
-    walk_all(mariadb(Setup::plain(2, 2)), 1);
+    walk_all(mariadb(Setup::plain(2, 2)), 26_366);
 }
 
 #[test]
@@ -1422,7 +1422,7 @@ fn every_sequence_with_waits_under_mariadbs_policy_keeps_what_any_policy_must() 
             ends: &[IDLE, End::Closed],
             ..Setup::plain(2, 2)
         }),
-        1,
+        41_030,
     );
 }
 
@@ -1438,13 +1438,22 @@ fn every_sequence_with_a_dedicated_listener_keeps_what_any_policy_must() {
             ends: &[IDLE, End::Closed],
             ..Setup::plain(2, 3)
         }),
-        1,
+        56_934,
     );
 }
 
 #[test]
-fn every_sequence_of_all_that_can_happen_under_mariadbs_policy_keeps_what_any_policy_must() {
-    walk_all(mariadb(everything(1, 2)), 1);
+fn every_sequence_with_kills_and_a_drain_under_mariadbs_policy_keeps_what_any_policy_must() {
+    walk_all(
+        mariadb(Setup {
+            ready: &[READABLE],
+            ends: &[IDLE, IN_COMMAND, End::Again, End::Closed],
+            lanes: &[Lane::Low],
+            waits: false,
+            ..everything(1, 2)
+        }),
+        69_093,
+    );
 }
 
 /// All that can happen, but for deadlines.
@@ -1474,6 +1483,7 @@ fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants(
 #[ignore = "long; for whoever changes the policy"]
 fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
     walk_all(everything(1, 2), 435_171);
+    walk_all(mariadb(everything(1, 2)), 1);
     for boosts in [false, true] {
         walk_all(
             Setup {
