@@ -30,6 +30,11 @@ pub mod guide {
     pub mod loom {}
 }
 
+// For the fuzz target; no part of the interface.
+#[cfg(all(feature = "walk", not(loom)))]
+#[doc(hidden)]
+pub use sched::walk::walk_by_bytes;
+
 // The public interface, all of it.
 pub use config::{Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 pub use conn::{Conn, ConnHandle, ConnId, Input, Output, Resume};

@@ -36,7 +36,7 @@ impl Readiness {
         self.has_any_of(Self::READABLE.and(Self::READ_CLOSED).and(Self::PRIORITY))
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(any(test, feature = "walk"), not(loom)))]
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.0)
     }

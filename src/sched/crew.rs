@@ -469,7 +469,7 @@ impl Crew {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "walk"), not(loom)))]
 impl Crew {
     pub(super) fn has(&self, worker: usize) -> bool {
         worker < self.workers.len()

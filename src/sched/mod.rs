@@ -26,8 +26,10 @@ mod mariadb;
 mod mariadb_tests;
 mod table;
 mod timers;
-#[cfg(all(test, not(loom)))]
-mod walk;
+// The fuzz target walks by its own choice only.
+#[cfg(all(any(test, feature = "walk"), not(loom)))]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) mod walk;
 
 use std::time::Duration;
 

@@ -368,7 +368,7 @@ impl<T> Table<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, feature = "walk"), not(loom)))]
 impl<T> Table<T> {
     /// The count and the free list say the same as the slots; a task is here unless it runs; and
     /// nobody rests whose rest has been ended.

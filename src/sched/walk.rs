@@ -11,6 +11,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::sync::OnceLock;
 
 use super::table::{Phase, Slot};
 use super::*;
@@ -1568,11 +1569,9 @@ impl Random {
 const WALKS: u64 = 300;
 const MOVES: usize = 1000;
 
-/// Larger limits than a walk to the end can have, every kind of readiness, ages that promote, and
-/// clocks that are read before the lock is there. `WALK_SEED=n` repeats one walk, and prints it.
-#[test]
-fn long_random_walks_keep_the_invariants() {
-    let setup: &'static Setup = Box::leak(Box::new(Setup {
+/// Larger limits than a walk to the end can have, every kind of readiness, and ages that promote.
+fn crowd() -> Setup {
+    Setup {
         bounds: Bounds {
             stall_limit: Nanos(6 * MS.0),
             kickup: Nanos(3 * MS.0),
@@ -1592,7 +1591,22 @@ fn long_random_walks_keep_the_invariants() {
         holds: true,
         boosts: true,
         ..everything(6, 4)
-    }));
+    }
+}
+
+/// Clocks are read before the lock is there. `WALK_SEED=n` repeats one walk, and prints it.
+#[test]
+fn long_random_walks_keep_the_invariants() {
+    walk_all_at_random(crowd());
+}
+
+#[test]
+fn long_random_walks_under_mariadbs_policy_keep_what_any_policy_must() {
+    walk_all_at_random(mariadb(crowd()));
+}
+
+fn walk_all_at_random(setup: Setup) {
+    let setup: &'static Setup = Box::leak(Box::new(setup));
     let one = std::env::var("WALK_SEED")
         .ok()
         .map(|seed| seed.parse().expect("a number"));
@@ -1634,6 +1648,52 @@ fn walk_at_random(setup: &'static Setup, seed: u64, print: bool) {
             world.lag = Nanos(0);
             world.check_rests(&mut Known::default());
         }
+    }
+}
+
+// ---- walks that a fuzzer chooses ----
+
+/// Walks where the bytes say: the first one chooses the policy, each other one a move. See the fuzz
+/// target `sched_events`.
+pub fn walk_by_bytes(bytes: &[u8]) {
+    static SETUPS: OnceLock<[Setup; 3]> = OnceLock::new();
+    let setups = SETUPS.get_or_init(|| {
+        let dedicated = |setup: Setup| Setup {
+            bounds: Bounds {
+                dedicated_listener: true,
+                ..setup.bounds
+            },
+            ..setup
+        };
+        [crowd(), mariadb(crowd()), dedicated(mariadb(crowd()))]
+    });
+    let [first, rest @ ..] = bytes else { return };
+    let mut world = World::new(&setups[usize::from(*first) % setups.len()]);
+    let mut late = false;
+    for byte in rest {
+        // The clock of the next move is read before somebody else's move.
+        if *byte == u8::MAX {
+            late = true;
+            continue;
+        }
+        let moves = world.moves();
+        world.lag = if std::mem::take(&mut late) {
+            MS
+        } else {
+            Nanos(0)
+        };
+        world.make(moves[usize::from(*byte) % moves.len()]);
+        world.check();
+    }
+    world.lag = Nanos(0);
+    world.check_rests(&mut Known::default());
+}
+
+#[test]
+fn a_walk_by_bytes_goes_somewhere_and_is_checked() {
+    let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(2000).collect();
+    for policy in 0..3 {
+        walk_by_bytes(&[&[policy], &bytes[..]].concat());
     }
 }
 

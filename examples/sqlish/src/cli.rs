@@ -106,6 +106,8 @@ pub(crate) struct ServeOptions {
 enum SchedulerName {
     /// Thread groups: few threads for all connections.
     Pool,
+    /// The same with MariaDB's algorithm and its defaults, to compare.
+    Mariadb,
     /// A thread for each connection.
     PerConnection,
 }
@@ -154,7 +156,7 @@ struct LimitOptions {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "With --scheduler pool")]
+#[command(next_help_heading = "With --scheduler pool or mariadb")]
 struct PoolOptions {
     /// Thread groups.
     #[arg(long, visible_alias = "thread-pool-size", value_name = "N")]
@@ -186,6 +188,9 @@ struct PoolOptions {
     /// Milliseconds that a connection's pipelined commands may take in one turn.
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     turn_time: Option<Duration>,
+    /// Under mariadb: whether the listener only listens.
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    thread_pool_dedicated_listener: Option<bool>,
     /// Pin each group to a CPU.
     #[arg(long)]
     pin_groups: bool,
@@ -272,24 +277,31 @@ impl ServeOptions {
     /// If an option was given that means nothing under the scheduler that was chosen.
     pub(crate) fn scheduler(&self) -> Result<Scheduler, &'static str> {
         match (self.scheduler, &self.pool, &self.per_connection) {
-            (SchedulerName::Pool, pool, None) => {
-                Ok(Scheduler::Pool(self.pool_config(pool.as_ref())))
+            (SchedulerName::Pool, Some(pool), None)
+                if pool.thread_pool_dedicated_listener.is_some() =>
+            {
+                Err("--thread-pool-dedicated-listener needs --scheduler mariadb")
             }
+            (SchedulerName::Pool, pool, None) => Ok(Scheduler::Pool(
+                self.pool_config(PoolConfig::default(), pool.as_ref()),
+            )),
+            (SchedulerName::Mariadb, pool, None) => Ok(Scheduler::Pool(
+                self.pool_config(PoolConfig::mariadb(), pool.as_ref()),
+            )),
             (SchedulerName::PerConnection, None, given) => Ok(Scheduler::ThreadPerConnection(
                 self.per_connection_config(given.as_ref()),
             )),
-            (SchedulerName::Pool, _, Some(_)) => Err(
+            (SchedulerName::Pool | SchedulerName::Mariadb, _, Some(_)) => Err(
                 "--thread-cache-size, --thread-cache-timeout and --max-threads need \
                      --scheduler per-connection",
             ),
-            (SchedulerName::PerConnection, Some(_), _) => {
-                Err("--groups and the other options of thread groups need --scheduler pool")
-            }
+            (SchedulerName::PerConnection, Some(_), _) => Err(
+                "--groups and the other options of thread groups need --scheduler pool or mariadb",
+            ),
         }
     }
 
-    fn pool_config(&self, given: Option<&PoolOptions>) -> PoolConfig {
-        let mut config = PoolConfig::default();
+    fn pool_config(&self, mut config: PoolConfig, given: Option<&PoolOptions>) -> PoolConfig {
         overlay!(config: stack_size = self.stack_size);
         let Some(given) = given else { return config };
         overlay!(config:
@@ -303,6 +315,7 @@ impl ServeOptions {
             creation_throttle = given.creation_throttle,
             turn_commands = given.turn_commands,
             turn_time = given.turn_time,
+            dedicated_listener = given.thread_pool_dedicated_listener,
         );
         config.pin_groups = given.pin_groups;
         config
@@ -337,6 +350,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn milliseconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     Duration::try_from_secs_f64(number / 1000.0).map_err(|error| error.to_string())
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("neither on nor off".to_owned()),
+    }
 }
 
 /// Bytes, with K, M or G for powers of 1024.
@@ -405,6 +426,17 @@ mod tests {
     }
 
     #[test]
+    fn mariadbs_algorithm_comes_with_its_defaults() {
+        let options = serve("--scheduler mariadb --groups 1 --thread-pool-dedicated-listener on");
+        let scheduler = options.expect("these are options").scheduler();
+        let Ok(Scheduler::Pool(config)) = scheduler else {
+            panic!("{scheduler:?}")
+        };
+        let expected = PoolConfig::mariadb().groups(1).dedicated_listener(true);
+        assert_eq!(config, expected);
+    }
+
+    #[test]
     fn every_limit_of_a_connection_is_an_option() {
         let options = serve(
             "--max-connections 5 --wait-timeout 60 --net-read-timeout 1.5 --net-write-timeout 2 \
@@ -469,6 +501,8 @@ mod tests {
             "--scheduler per-connection --groups 2",
             "--scheduler per-connection --pin-groups",
             "--scheduler pool --thread-cache-size 2",
+            "--scheduler mariadb --thread-cache-size 2",
+            "--scheduler pool --thread-pool-dedicated-listener on",
         ] {
             assert!(
                 serve(options)
@@ -492,6 +526,7 @@ mod tests {
             "--max-allowed-packet 1T",
             "--max-allowed-packet 99999999999G",
             "--scheduler fair",
+            "--scheduler mariadb --thread-pool-dedicated-listener perhaps",
         ] {
             assert!(serve(options).is_err(), "{options}");
         }

@@ -49,6 +49,8 @@ impl Workload {
 pub enum Scheduler {
     /// The library's thread groups.
     Pool,
+    /// The same with MariaDB's algorithm and defaults.
+    Mariadb,
     /// The library's thread-per-connection.
     PerConnection,
     /// A hand-written thread-per-connection loop on `std`: what the library's own must not fall
@@ -60,8 +62,9 @@ pub enum Scheduler {
 
 impl Scheduler {
     /// In the order of a table.
-    pub const ALL: [Scheduler; 4] = [
+    pub const ALL: [Scheduler; 5] = [
         Scheduler::Pool,
+        Scheduler::Mariadb,
         Scheduler::PerConnection,
         Scheduler::StdLoop,
         Scheduler::EventLoop,
@@ -71,6 +74,7 @@ impl Scheduler {
     pub fn name(self) -> &'static str {
         match self {
             Scheduler::Pool => "pool",
+            Scheduler::Mariadb => "mariadb",
             Scheduler::PerConnection => "per-connection",
             Scheduler::StdLoop => "std-loop",
             Scheduler::EventLoop => "event-loop",

@@ -23,8 +23,9 @@ study measures one database server under several schedulers.
 study table [options]: how many statements a second, with 16 to 4096 clients
 
   --workload LIST      ping, point_select, update_nokey, or all    [point_select]
-  --scheduler LIST     pool, per-connection, std-loop (a hand-written thread-per-
-                       connection loop), event-loop (one epoll thread and no
+  --scheduler LIST     pool, mariadb (the pool with MariaDB's algorithm and
+                       defaults), per-connection, std-loop (a hand-written thread-
+                       per-connection loop), event-loop (one epoll thread and no
                        scheduler: the floor), or all               [pool,per-connection]
   --transport LIST     unix, tcp, or all                           [unix]
   --clients LIST       16,64,256 or doubling: 16..4096, 16,32,...,4096   [16..4096]

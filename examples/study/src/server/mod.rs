@@ -177,6 +177,7 @@ fn serve(spec: &Spec) -> Result<Infallible> {
     // The one place where a name becomes a server.
     let scheduler = match spec.scheduler {
         Scheduler::Pool => library::pool(PoolConfig::default(), &spec.pool),
+        Scheduler::Mariadb => library::pool(PoolConfig::mariadb(), &spec.pool),
         Scheduler::PerConnection => library::per_connection(),
         Scheduler::StdLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
