@@ -15,9 +15,8 @@ use loom::thread::{self, JoinHandle};
 
 use super::monitor::{Bell, Monitor, Settings};
 use super::{Group, Task};
-use crate::config::{Policy, PoolConfig};
 use crate::port::{Doors, Event, Readiness, Threads};
-use crate::sched::{Bounds, End, Key, Lane, NEVER, Nanos, Turn, Wake, WorkerId};
+use crate::sched::{Bounds, End, Key, Lane, NEVER, Nanos, Policy, Turn, Wake, WorkerId};
 use crate::sync::{Condvar, Mutex};
 
 // ---- fakes ----
@@ -262,7 +261,7 @@ fn beside_the_monitor(
                 groups: &groups,
                 bell: &bell,
                 threads: &*hire,
-                settings: &Settings::new(&PoolConfig::default().max_threads(2)),
+                settings: &Settings::new(Duration::from_millis(1), false, 2),
             }
             .run();
         })

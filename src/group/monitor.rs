@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{Group, Task};
-use crate::config::{Policy, PoolConfig};
 use crate::port::{Doors, Threads};
 use crate::sched::{Call, Nanos, Suspect, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
@@ -83,36 +82,33 @@ pub(crate) struct Monitor<'a, D, T, S> {
     pub(crate) settings: &'a Settings,
 }
 
-/// What may change while it runs. Relaxed: each is a number by itself, read anew at each tick.
+/// What it keeps to; the numbers may change while it runs.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Time between two ticks, in nanoseconds.
+    /// Time between two ticks, in nanoseconds. Relaxed: a number by itself, read anew at each tick.
     tick: AtomicU64,
-    /// Whether ticks are at multiples of that, so that no ring puts one off: MariaDB's drive all that it
-    /// does, while ours are also made by rings.
+    /// Whether ticks are at multiples of that, and a ring in between puts none off.
     aligned: bool,
-    /// Threads of all groups together.
+    /// Threads of all groups together. Relaxed, as `tick`.
     max_threads: AtomicUsize,
 }
 
 impl Settings {
-    pub(crate) fn new(config: &PoolConfig) -> Self {
+    pub(crate) fn new(tick: Duration, aligned: bool, max_threads: usize) -> Self {
         let this = Self {
             tick: AtomicU64::new(0),
-            aligned: config.policy == Policy::Mariadb,
+            aligned,
             max_threads: AtomicUsize::new(0),
         };
-        this.set(config);
+        this.set(tick, max_threads);
         this
     }
 
-    pub(crate) fn set(&self, config: &PoolConfig) {
-        let tick = match config.policy {
-            Policy::Conserving => config.handover,
-            Policy::Mariadb => config.stall_limit,
-        };
-        self.tick.store(Nanos::from_duration(tick).0, Relaxed);
-        self.max_threads.store(config.max_threads, Relaxed);
+    pub(crate) fn set(&self, tick: Duration, max_threads: usize) {
+        let tick = Nanos::from_duration(tick).0;
+        // Relaxed: see the fields.
+        self.tick.store(tick, Relaxed);
+        self.max_threads.store(max_threads, Relaxed);
     }
 }
 
@@ -139,9 +135,11 @@ where
     }
 
     fn until_tick(&self) -> Duration {
+        // Relaxed: see the field.
         let tick = self.settings.tick.load(Relaxed);
         let gone = match self.groups.first() {
             Some(group) if self.settings.aligned => group.now().0 % tick,
+            // The tick after a ring is to find what rang a whole tick old.
             _ => 0,
         };
         Duration::from_nanos(tick - gone)

@@ -33,7 +33,8 @@ pub(crate) mod walk;
 
 use std::time::Duration;
 
-use crate::config::{LOOK_AGAIN, Limits, Policy, PoolConfig};
+pub(crate) use crate::config::Policy;
+use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
 use crate::port::Event;
 use crate::stats::GroupStats;

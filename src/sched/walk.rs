@@ -11,7 +11,6 @@
 
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::sync::OnceLock;
 
 use super::table::{Phase, Slot};
 use super::*;
@@ -22,7 +21,7 @@ const MS: Nanos = Nanos(1_000_000);
 /// After a thread could not be created; as the monitor does it.
 const RETRY: Nanos = Nanos(2 * MS.0);
 
-fn bounds(oversubscribe: usize) -> Bounds {
+const fn bounds(oversubscribe: usize) -> Bounds {
     Bounds {
         policy: Policy::Conserving,
         dedicated_listener: false,
@@ -82,7 +81,7 @@ struct Setup {
 
 impl Setup {
     /// One connection, one worker, short commands.
-    fn plain(connections: usize, max_threads: usize) -> Self {
+    const fn plain(connections: usize, max_threads: usize) -> Self {
         Self {
             connections,
             max_threads,
@@ -1400,10 +1399,20 @@ fn every_sequence_with_deadlines_keeps_the_invariants() {
 }
 
 /// MariaDB's policy, whose ticks are two milliseconds apart here.
-fn mariadb(setup: Setup) -> Setup {
+const fn mariadb(setup: Setup) -> Setup {
     Setup {
         bounds: Bounds {
             policy: Policy::Mariadb,
+            ..setup.bounds
+        },
+        ..setup
+    }
+}
+
+const fn dedicated(setup: Setup) -> Setup {
+    Setup {
+        bounds: Bounds {
+            dedicated_listener: true,
             ..setup.bounds
         },
         ..setup
@@ -1430,15 +1439,11 @@ fn every_sequence_with_waits_under_mariadbs_policy_keeps_what_any_policy_must() 
 #[test]
 fn every_sequence_with_a_dedicated_listener_keeps_what_any_policy_must() {
     walk_all(
-        mariadb(Setup {
-            bounds: Bounds {
-                dedicated_listener: true,
-                ..bounds(1)
-            },
+        dedicated(mariadb(Setup {
             waits: true,
             ends: &[IDLE, End::Closed],
             ..Setup::plain(2, 3)
-        }),
+        })),
         56_934,
     );
 }
@@ -1458,7 +1463,7 @@ fn every_sequence_with_kills_and_a_drain_under_mariadbs_policy_keeps_what_any_po
 }
 
 /// All that can happen, but for deadlines.
-fn everything(connections: usize, max_threads: usize) -> Setup {
+const fn everything(connections: usize, max_threads: usize) -> Setup {
     Setup {
         ready: &[READABLE, WRITABLE],
         ends: &[IDLE, IN_COMMAND, End::Flush, End::Again, End::Closed],
@@ -1570,7 +1575,7 @@ const WALKS: u64 = 300;
 const MOVES: usize = 1000;
 
 /// Larger limits than a walk to the end can have, every kind of readiness, and ages that promote.
-fn crowd() -> Setup {
+const fn crowd() -> Setup {
     Setup {
         bounds: Bounds {
             stall_limit: Nanos(6 * MS.0),
@@ -1655,20 +1660,11 @@ fn walk_at_random(setup: &'static Setup, seed: u64, print: bool) {
 
 /// Walks where the bytes say: the first one chooses the policy, each other one a move. See the fuzz
 /// target `sched_events`.
+#[allow(unreachable_pub)] // it is public with the feature `walk`
 pub fn walk_by_bytes(bytes: &[u8]) {
-    static SETUPS: OnceLock<[Setup; 3]> = OnceLock::new();
-    let setups = SETUPS.get_or_init(|| {
-        let dedicated = |setup: Setup| Setup {
-            bounds: Bounds {
-                dedicated_listener: true,
-                ..setup.bounds
-            },
-            ..setup
-        };
-        [crowd(), mariadb(crowd()), dedicated(mariadb(crowd()))]
-    });
+    static SETUPS: [Setup; 3] = [crowd(), mariadb(crowd()), dedicated(mariadb(crowd()))];
     let [first, rest @ ..] = bytes else { return };
-    let mut world = World::new(&setups[usize::from(*first) % setups.len()]);
+    let mut world = World::new(&SETUPS[usize::from(*first) % SETUPS.len()]);
     let mut late = false;
     for byte in rest {
         // The clock of the next move is read before somebody else's move.

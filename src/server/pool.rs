@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::registry::Registry;
 use super::threads::Threads;
-use crate::config::{Limits, PoolConfig};
+use crate::config::{Limits, Policy, PoolConfig};
 use crate::conn::{self, ConnId, Shared};
 use crate::error::BuildError;
 use crate::group::monitor::{Bell, Monitor, Settings};
@@ -167,6 +167,14 @@ impl port::Threads for Workers {
 const CLOSE_STACK: usize = 2 * 1024 * 1024;
 const DETACHED_STACK: usize = 2 * 1024 * 1024;
 
+/// The time between two looks of the monitor.
+fn tick(config: &PoolConfig) -> Duration {
+    match config.policy {
+        Policy::Conserving => config.handover,
+        Policy::Mariadb => config.stall_limit,
+    }
+}
+
 /// The running pool.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -203,7 +211,10 @@ impl Pool {
             stack_size: config.stack_size,
             ids: groups.iter().map(|_| Arc::default()).collect(),
         };
-        let settings = Arc::new(Settings::new(config));
+        // Between its ticks MariaDB's policy does nothing, so that they must come in time; ours looks at
+        // whatever is due whenever it is rung.
+        let aligned = config.policy == Policy::Mariadb;
+        let settings = Arc::new(Settings::new(tick(config), aligned, config.max_threads));
         let pool = Self {
             groups,
             bell: Arc::clone(&bell),
@@ -316,7 +327,7 @@ impl Pool {
 
     /// Other limits, from now on; those that can be changed.
     pub(crate) fn reconfigure(&self, config: &PoolConfig, limits: &Limits) {
-        self.settings.set(config);
+        self.settings.set(tick(config), config.max_threads);
         for group in &self.groups {
             group.rebound(Bounds::new(config, limits));
         }
