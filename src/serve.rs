@@ -498,7 +498,7 @@ impl<H: Handler> Served<H> {
             if let Some(at) = next.until
                 && matches!(next.step, Step::Input | Step::MoreInput | Step::Park)
             {
-                self.until = self.registry.at(at);
+                self.until = Nanos(self.registry.at(at));
             }
         }
         match next.step {

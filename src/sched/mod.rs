@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
+pub(crate) use crate::id::Ticket;
 use crate::port::Event;
 use crate::stats::GroupStats;
 
@@ -38,7 +39,7 @@ pub(crate) use crew::{Suspect, WorkerId};
 pub(crate) use lanes::Lane;
 use lanes::{LaneSet, Lanes};
 use table::{Due, Phase, Table};
-pub(crate) use table::{Key, Ticket, Wake};
+pub(crate) use table::{Key, Wake};
 use timers::Timers;
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
