@@ -266,6 +266,11 @@ impl<T> Table<T> {
             .into_iter()
     }
 
+    /// Whether its last command was long.
+    pub(super) fn was_long(&self, key: Key) -> bool {
+        self.slots[key.index as usize].was_long
+    }
+
     /// Queued to running: the task leaves the table.
     pub(super) fn take(&mut self, key: Key) -> (T, Wake) {
         let slot = self.slot(key);
