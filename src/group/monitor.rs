@@ -238,6 +238,7 @@ struct Tick {
 
 impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     fn tick(&self) -> Tick {
+        self.ticks.fetch_add(1, Relaxed);
         let now = self.now();
         let mut guard = self.guarded.lock();
         let actions = guard.sched.tick(now);

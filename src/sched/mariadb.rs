@@ -112,7 +112,7 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
 /// The worker takes whoever is next, if there is somebody.
 fn take<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> Option<Step<T>> {
     s.mariadb.takes += 1;
-    let run = s.start(worker, LaneSet::ALL, NEVER, now)?;
+    let (run, _) = s.start(worker, LaneSet::ALL, NEVER, now)?;
     s.mariadb.left();
     s.mariadb.queued = s.lanes.len();
     Some(run)
