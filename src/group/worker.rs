@@ -58,7 +58,10 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     }
                     watch.look(self);
                 }
-                Step::Exit => return,
+                Step::Exit => {
+                    self.perform(guard, actions);
+                    return;
+                }
             }
         }
     }

@@ -99,8 +99,9 @@ pub(super) fn wants_ticks<T>(s: &State<T>) -> bool {
 /// When the monitor is to look again at those that wait at the bound on long commands: one that holds
 /// it up may turn out to be blocked, and age promotes.
 pub(super) fn look_at_long_by<T>(s: &State<T>, now: Nanos) -> Option<Nanos> {
-    let pause = s.bounds.stall_limit.min(s.bounds.kickup);
-    s.lanes.offer(LaneSet::LONG).then(|| now.after(pause))
+    let oldest = s.lanes.oldest(Lane::Long)?;
+    let promoted_by = oldest.max(s.kicked_up_at).after(s.bounds.kickup);
+    Some(now.after(s.bounds.stall_limit).min(promoted_by).max(now))
 }
 
 /// Sees to invariants 1 (work conservation) and 2 (poll coverage) after a move.

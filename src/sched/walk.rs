@@ -1228,7 +1228,7 @@ fn every_sequence_in_which_age_promotes_keeps_the_invariants() {
             ends: &[IDLE, End::Closed],
             ..Setup::plain(2, 2)
         },
-        418_291,
+        413_738,
     );
 }
 
@@ -1337,7 +1337,7 @@ fn every_sequence_in_which_threads_are_found_blocked_keeps_the_invariants() {
             ends: &[IDLE, End::Closed],
             ..Setup::plain(1, 2)
         },
-        0,
+        84_544,
     );
 }
 

@@ -186,8 +186,10 @@ impl Book {
     }
 
     fn fresh(&self, now: u64) -> bool {
-        self.active()
-            .any(|turn| now.saturating_sub(turn.started) < self.handover)
+        // One whose last command was long counts as having run for `handover` from the start.
+        self.active().any(|turn| {
+            !self.conns[turn.conn].was_long && now.saturating_sub(turn.started) < self.handover
+        })
     }
 
     fn gate_open(&self, now: u64) -> bool {
