@@ -448,7 +448,7 @@ impl<T> State<T> {
         now: Nanos,
     ) -> Option<T> {
         self.unblocked(worker, now);
-        let was_long = self.crew.finish(worker);
+        let was_long = self.crew.finish(worker, now, self.bounds.stall_limit);
         self.stats.commands += u64::from(turn.calls);
         if turn.end == End::Closed {
             self.table.remove(key);
@@ -515,7 +515,7 @@ impl<T> State<T> {
 
     /// The command on `worker` says that it will be long.
     pub(crate) fn declare_long(&mut self, worker: WorkerId, now: Nanos) -> Actions {
-        self.crew.mark_long(worker);
+        self.crew.declare_long(worker);
         self.actions(now)
     }
 

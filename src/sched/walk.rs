@@ -1027,7 +1027,8 @@ impl World {
         if bounds.kickup != NEVER {
             code.push(self.now.since(*kicked_up_at).min(bounds.kickup).0);
         }
-        let oldest = bounds.stall_limit.max(bounds.handover);
+        // A command is long by as many bounds as share the CPU.
+        let oldest = Nanos(bounds.stall_limit.0 * self.setup.max_threads as u64);
         let mut workers = Vec::with_capacity(self.workers.len());
         for (w, at) in self.workers.iter().enumerate() {
             let (at, to_close) = match at {
