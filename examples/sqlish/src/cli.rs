@@ -466,6 +466,18 @@ mod tests {
     }
 
     #[test]
+    fn commits_are_flushed_in_groups_if_asked_and_then_park_unless_told_to_block() {
+        let engine = |options| serve(options).expect("these are options").engine();
+        let none = engine("");
+        assert_eq!(none.commit_delay, Duration::ZERO);
+        let park = engine("--commit-delay-us 150");
+        assert_eq!(park.commit_delay, Duration::from_micros(150));
+        assert_eq!(park.commit_wait, CommitWait::Park);
+        let hook = engine("--commit-delay-us 150 --commit-wait hook");
+        assert_eq!(hook.commit_wait, CommitWait::Hook);
+    }
+
+    #[test]
     fn lowering_one_limit_does_not_ask_for_another() {
         let options = serve("--wait-timeout 5 --scheduler per-connection --max-threads 10");
         let options = options.expect("these are options");
@@ -519,6 +531,8 @@ mod tests {
             "--max-allowed-packet 1T",
             "--max-allowed-packet 99999999999G",
             "--scheduler fair",
+            "--commit-delay-us 0.5",
+            "--commit-wait never",
         ] {
             assert!(serve(options).is_err(), "{options}");
         }

@@ -115,3 +115,33 @@ impl Drop for GroupCommit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Updated;
+
+    #[test]
+    fn the_flusher_ends_with_its_owner_and_leaves_no_commit_undone() {
+        let tables: Arc<[Table]> = [Table::generate(1, 10)].into();
+        let (session, reader) = (Arc::new(Signal::new(1)), Arc::new(Signal::new(2)));
+        let k = |id| tables[0].read(id, &reader).map(|row| row.k);
+        let before = [k(1), k(2)];
+        let group = GroupCommit::start(Duration::from_millis(1), Arc::clone(&tables));
+        let group = group.expect("a thread is left");
+        for id in [1, 2] {
+            let updated = tables[0].update(id, &session, true, |row| row.increment_k());
+            assert_eq!(updated, Ok(Updated::Done { newly_locked: true }));
+            group.submit(Commit {
+                session: Arc::clone(&session),
+                held: vec![Place { table: 0, id }],
+                resume: None,
+            });
+        }
+        drop(group);
+        assert_eq!(Arc::strong_count(&tables), 1, "it is still there");
+        assert!(tables[0].owner(1).is_none() && tables[0].owner(2).is_none());
+        assert_eq!([k(1), k(2)], before.map(|k| k.map(|k| k + 1)));
+        assert!(session.take_flushed());
+    }
+}
