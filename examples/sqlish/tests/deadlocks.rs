@@ -110,7 +110,7 @@ fn whoever_holds_a_named_lock_across_commands_goes_through() {
     let site = site(narrow(4), Limits::default());
     ends("GET_LOCK held across commands", || {
         let [mut named, mut rows, mut parked, mut waiters @ ..] = connect::<15>(&site);
-        assert_eq!(named.value("SELECT GET_LOCK('a', 0)"), "1");
+        assert_eq!(named.value("SELECT GET_LOCK('a', -1)"), "1");
         rows.run(&["BEGIN", &increment(1)]);
         parked.send("SELECT GET_LOCK('a', -1)\n");
         named.ask_until("SHOW PROCESSLIST", "waiting for a named lock");
@@ -172,7 +172,7 @@ fn an_administrator_kills_the_holder_at_the_cap() {
         ends("a kill of the holder", || {
             let [mut holder, mut admin, mut waiters @ ..] = connect::<10>(&site);
             // Whoever holds something is served at the cap: this is the administrator's pass.
-            assert_eq!(admin.value("SELECT GET_LOCK('admin', 0)"), "1");
+            assert_eq!(admin.value("SELECT GET_LOCK('admin', -1)"), "1");
             holder.run(&["BEGIN", &increment(1)]);
             fill(&site, 4, &mut waiters, &increment(1));
             if by_statement {

@@ -242,7 +242,7 @@ fn show_tells_of_the_pool_and_says_when_there_is_none() {
             assert_eq!(queues, format!("ROW\t{names}\nOK"));
         }
         client.run(&["SET SESSION thread_pool_priority = high"]);
-        assert_eq!(client.value("SELECT GET_LOCK('shown', 0)"), "1");
+        assert_eq!(client.value("SELECT GET_LOCK('shown', -1)"), "1");
         assert_eq!(client.ask("SELECT SLEEP(0.001)"), "ROW\t0\nOK");
         let waits = client.ask("SHOW THREAD_POOL WAITS");
         let sleeps = waits.lines().find(|line| line.starts_with("ROW\tSleep\t"));
