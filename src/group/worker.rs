@@ -56,7 +56,11 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     }
                     now = self.now();
                 }
-                Step::Exit => return,
+                Step::Exit => {
+                    // Who leaves may have called somebody to take its place.
+                    self.perform(guard, actions);
+                    return;
+                }
             }
         }
     }
