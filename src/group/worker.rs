@@ -62,6 +62,11 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     self.perform(guard, actions);
                     return;
                 }
+                Step::Exit => {
+                    // Who leaves may have called somebody to take its place.
+                    self.perform(guard, actions);
+                    return;
+                }
             }
         }
     }
