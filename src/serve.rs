@@ -450,9 +450,9 @@ impl<H: Handler> Served<H> {
         let commands = &conn.shared().commands;
         // Relaxed, and no `fetch_add`: a statistic with one writer.
         commands.store(commands.load(Relaxed) + 1, Relaxed);
-        let woken = self.calls.take();
+        let mut woken = self.calls.take();
+        let was_parked = std::mem::take(&mut self.parked);
         self.until = NEVER;
-        self.parked = false;
         self.priority = None;
         match woken {
             None => {
@@ -460,9 +460,12 @@ impl<H: Handler> Served<H> {
                 self.shown_at = conn.consumed();
                 self.end_shown = conn.at_end();
             }
-            Some(Woken::Resumed) => conn.resumed(),
+            Some(Woken::Resumed) => _ = conn.end_park(),
+            // Whoever resumed it before now was told that it counts.
+            Some(Woken::Due) if was_parked && conn.end_park() => woken = Some(Woken::Resumed),
             Some(_) => {}
         }
+        let ticket = conn.ticket();
         let answer = catch_unwind(AssertUnwindSafe(|| match woken {
             None => handler.command(session, conn),
             Some(why) => handler.woken(session, conn, why),
@@ -481,7 +484,13 @@ impl<H: Handler> Served<H> {
                 return Err(CloseReason::Panicked);
             }
         };
-        self.take_next(next)
+        self.take_next(next)?;
+        // A poke has ended the park, unless the handler goes on with it.
+        let over = was_parked && !self.parked && ticket.is_some() && self.conn.ticket() == ticket;
+        if over && self.conn.end_park() {
+            self.calls.add(Calls::RESUMED);
+        }
+        Ok(())
     }
 
     fn take_next(&mut self, next: Next) -> Result<(), CloseReason> {
@@ -530,6 +539,7 @@ impl<H: Handler> Served<H> {
         {
             registrar.remove(self.conn.socket());
         }
+        self.conn.end_park();
         End::Closed
     }
 

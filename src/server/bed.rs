@@ -137,16 +137,14 @@ impl conn::Place for Bed {
         self.ring();
     }
 
-    fn resume(&self, _: usize, ticket: Ticket, dropped: bool) -> bool {
+    fn resume(&self, _: usize, ticket: Ticket, dropped: bool) {
         let mut called = self.called.lock();
-        if called.resumed >= ticket {
-            return false;
+        if called.resumed < ticket {
+            called.resumed = ticket;
+            called.dropped = dropped;
+            drop(called);
+            self.ring();
         }
-        called.resumed = ticket;
-        called.dropped = dropped;
-        drop(called);
-        self.ring();
-        true
     }
 
     fn boost(&self, _: usize) -> Option<u64> {

@@ -78,8 +78,8 @@ impl conn::Place for PoolGroup {
         Group::poke(self, Key::from_token(token));
     }
 
-    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) -> bool {
-        Group::resume(self, Key::from_token(token), ticket, dropped)
+    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) {
+        Group::resume(self, Key::from_token(token), ticket, dropped);
     }
 
     fn boost(&self, token: usize) -> Option<u64> {
