@@ -428,8 +428,10 @@ impl<H: Handler> Served<H> {
                 self.close_after_flush(CloseReason::ClientClosed);
             }
             Ok(Filled::End) => {
-                // A kill shuts the reading side, and that is no end that the client made.
-                if let Some(why) = self.conn.shared().cancelled() {
+                // A kill shuts the reading side, as does whoever closes a silent connection under
+                // thread-per-connection, and that is no end that the client made.
+                let shared = self.conn.shared();
+                if let Some(why) = shared.cancelled().or_else(|| shared.input_ended()) {
                     return Err(why);
                 }
                 self.unshown = true;
