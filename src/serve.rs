@@ -242,9 +242,6 @@ impl<H: Handler> Served<H> {
         if let Some(why) = wake.close {
             self.close_if_silent(why)?;
         }
-        if self.parked && self.hung_up && self.calls.is_empty() {
-            return Err(CloseReason::ClientClosed);
-        }
         let mut begun: Option<Instant> = None;
         loop {
             if self.flushing && !self.flush(place)? {
@@ -296,6 +293,10 @@ impl<H: Handler> Served<H> {
             // What is left goes on leaving meanwhile: whoever holds something is not to wait for a
             // client that does not read.
             self.flushing = false;
+            // It may have been said with the command, and is not said again.
+            if self.hung_up {
+                return Err(CloseReason::ClientClosed);
+            }
             let ticket = self.conn.ticket().unwrap_or(0);
             if ticket == 0 && self.until == NEVER {
                 return Err(CloseReason::Unresumed);
