@@ -681,8 +681,10 @@ impl<H: Handler> Connection for Served<H> {
                 unsent: self.conn.unsent() > 0,
             }),
             // A plain `recv` is faster, but nothing else ends it.
-            End::Idle { .. } if turn.until != NEVER || self.conn.is_reachable() => Some(Rest::Idle),
-            End::Idle { .. } => None,
+            End::Idle { .. } => {
+                let others = self.conn.is_reachable() || bed.is_reached();
+                (others || turn.until != NEVER).then_some(Rest::Idle)
+            }
         };
         if let Some(rest) = rest {
             wake = bed.rest(rest, self.conn.socket(), turn.until, &self.registry);

@@ -4,6 +4,7 @@
 //! thread waits here only where something else may: while its connection is parked, when the handler
 //! asked to be woken, or when a [`ConnHandle`](crate::ConnHandle) was taken, by which it may be poked.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ const WITHOUT_BELL: Duration = Duration::from_millis(50);
 pub(crate) struct Bed {
     called: Mutex<Called>,
     bell: OnceLock<Option<Bell>>,
+    /// Somebody has poked it. Relaxed: what it stands for is under the lock.
+    reached: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +105,12 @@ impl Bed {
         }
     }
 
+    /// Whether somebody has poked it, although its handler has made no way to: from then on it lies
+    /// down here. Costs a load for each command.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.reached.load(Relaxed)
+    }
+
     fn is_called(&self, rest: Rest, wake: &mut Wake) -> bool {
         let mut called = self.called.lock();
         wake.poked = std::mem::take(&mut called.poked);
@@ -134,6 +143,7 @@ impl conn::Place for Bed {
 
     fn poke(&self, _: usize) {
         self.called.lock().poked = true;
+        self.reached.store(true, Relaxed);
         self.ring();
     }
 
