@@ -66,6 +66,9 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
 
     /// Somebody waits for what the connection holds. Returns for whom it waits itself.
     fn boost(&self, token: usize) -> Option<u64>;
+
+    /// That one has stopped waiting.
+    fn unboost(&self, token: usize);
 }
 
 /// What is known of a connection outside its worker. Held by the connection and by the registry
@@ -186,15 +189,9 @@ impl Shared {
     }
 
     /// Where it is scheduled, if it lives and has had its first turn.
-    fn scheduled(&self) -> Option<(Arc<dyn Place>, usize)> {
+    pub(crate) fn scheduled(&self) -> Option<(Arc<dyn Place>, usize)> {
         let fate = self.fate.lock();
         if fate.closed { None } else { fate.place() }
-    }
-
-    /// Somebody waits for what the connection holds. Returns for whom it waits itself.
-    pub(crate) fn boost(&self) -> Option<u64> {
-        let (place, token) = self.scheduled()?;
-        place.boost(token)
     }
 
     /// Ends reading: how a silent connection under thread-per-connection is told that it is to

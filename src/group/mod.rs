@@ -126,6 +126,14 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         next
     }
 
+    /// That one does not wait for it any more.
+    pub(crate) fn unboost(&self, key: Key) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.unboost(key, now);
+        self.perform(guard, actions);
+    }
+
     /// Other limits, from now on.
     pub(crate) fn rebound(&self, bounds: Bounds) {
         let now = self.now();

@@ -85,6 +85,10 @@ impl conn::Place for PoolGroup {
     fn boost(&self, token: usize) -> Option<u64> {
         Group::boost(self, Key::from_token(token))
     }
+
+    fn unboost(&self, token: usize) {
+        Group::unboost(self, Key::from_token(token));
+    }
 }
 
 /// How far a chain of those who wait for each other is followed. A longer one, or a circle, is the
@@ -96,6 +100,8 @@ struct Seat {
     group: Arc<PoolGroup>,
     worker: WorkerId,
     registry: Arc<Registry>,
+    /// Whom its command waits for.
+    boosted: Mutex<Vec<(Arc<dyn conn::Place>, usize)>>,
 }
 
 impl wait::Place for Seat {
@@ -105,16 +111,22 @@ impl wait::Place for Seat {
         // Whoever is waited for may wait itself: what that one has queued goes first too.
         let mut next = holder;
         for _ in 0..BOOST_DEPTH {
-            let Some(shared) = next.and_then(|id| self.registry.find(id)) else {
+            let shared = next.and_then(|id| self.registry.find(id));
+            let Some((place, token)) = shared.and_then(|shared| shared.scheduled()) else {
                 break;
             };
-            next = shared.boost().map(ConnId::from);
+            next = place.boost(token).map(ConnId::from);
+            self.boosted.lock().push((place, token));
         }
     }
 
     fn wait_end(&self, kind: WaitKind, time: Duration) {
         self.group.wait_end(self.worker);
         self.registry.add_wait_time(kind, time);
+        let boosted = std::mem::take(&mut *self.boosted.lock());
+        for (place, token) in boosted {
+            place.unboost(token);
+        }
     }
 
     fn declare_long(&self) {
@@ -153,6 +165,7 @@ impl port::Threads for Workers {
                 group: Arc::clone(&group),
                 worker,
                 registry,
+                boosted: Mutex::default(),
             }));
             group.work(worker);
         })
