@@ -57,6 +57,13 @@ struct Guarded<T> {
     beds: Vec<Arc<Condvar>>,
 }
 
+impl<T> Guarded<T> {
+    fn beds_of(&self, workers: &[WorkerId]) -> Vec<Arc<Condvar>> {
+        let beds = workers.iter().map(|w| self.beds[w.index()].clone());
+        beds.collect()
+    }
+}
+
 /// A thread group.
 #[derive(Debug)]
 pub(crate) struct Group<D, T> {
@@ -138,8 +145,12 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn rebound(&self, bounds: Bounds) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.rebound(bounds, now);
+        let (workers, actions) = guard.sched.rebound(bounds, now);
+        let beds = guard.beds_of(&workers);
         self.perform(guard, actions);
+        for bed in beds {
+            bed.notify_one();
+        }
     }
 
     /// Who is queued: which lane, which connection, for how long.
@@ -164,10 +175,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn stop(&self) {
         let mut guard = self.guarded.lock();
         let (workers, poller) = guard.sched.stop();
-        let beds: Vec<_> = workers
-            .iter()
-            .map(|w| guard.beds[w.index()].clone())
-            .collect();
+        let beds = guard.beds_of(&workers);
         drop(guard);
         for bed in beds {
             bed.notify_one();

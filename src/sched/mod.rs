@@ -327,15 +327,21 @@ impl<T> State<T> {
         self.actions(now)
     }
 
-    /// Other limits, from now on.
-    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> Actions {
+    /// Other limits, from now on. Returns the parked workers, all of them called, if they are to park for
+    /// another time.
+    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> (Vec<WorkerId>, Actions) {
+        let anew = if bounds.park_time == self.bounds.park_time {
+            Vec::new()
+        } else {
+            self.crew.call_all()
+        };
         self.shortest_timeout = bounds.shortest_timeout();
         self.bounds = bounds;
         // The monitor is to look at every deadline anew.
         self.sweep_at = now;
         self.due = NEVER;
         self.due_moved = true;
-        self.actions(now)
+        (anew, self.actions(now))
     }
 
     /// Whether `key` is still a connection here.
