@@ -40,6 +40,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `WAIT gate` | waits for a gate, and says so | `waited` |
 /// | `NEST gate` | the same, with another wait inside | `nested` |
 /// | `BLOCK gate` | waits for a gate, and tells nobody | `blocked` |
+/// | `STALL gate other` | the same, then keeps a CPU busy until the other gate is open | `stalled` |
 /// | `OPEN gate` | opens a gate | `open` |
 /// | `SPINTO n` | keeps a CPU busy until n `ECHO`s have begun | `spun` |
 /// | `NUDGE n` | reports n waits that are over at once | `nudged` |
@@ -249,6 +250,14 @@ impl Stage {
                 self.pass(rest);
                 "blocked".to_owned()
             }
+            "STALL" => {
+                let (gate, other) = rest.split_once(' ').expect("two gates");
+                self.pass(gate);
+                while !self.is_open(other) {
+                    (0..10_000).for_each(|_| std::hint::spin_loop());
+                }
+                "stalled".to_owned()
+            }
             "NEST" => {
                 wait::during(WaitKind::RowLock, || {
                     wait::during(WaitKind::DiskIo, || ());
@@ -365,6 +374,7 @@ impl Stage {
             }
             "DETACH" => {
                 session.detached = rest.to_owned();
+                self.keep_resume("detached", conn);
                 return Ok(Next::detach());
             }
             "TURN" => {
