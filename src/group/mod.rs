@@ -58,6 +58,13 @@ struct Guarded<T> {
     beds: Vec<Arc<Condvar>>,
 }
 
+impl<T> Guarded<T> {
+    fn beds_of(&self, workers: &[WorkerId]) -> Vec<Arc<Condvar>> {
+        let beds = workers.iter().map(|w| self.beds[w.index()].clone());
+        beds.collect()
+    }
+}
+
 /// A thread group.
 #[derive(Debug)]
 pub(crate) struct Group<D, T> {
@@ -130,12 +137,24 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         next
     }
 
+    /// That one does not wait for it any more.
+    pub(crate) fn unboost(&self, key: Key) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.unboost(key, now);
+        self.perform(guard, actions);
+    }
+
     /// Other limits, from now on.
     pub(crate) fn rebound(&self, bounds: Bounds) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.rebound(bounds, now);
+        let (workers, actions) = guard.sched.rebound(bounds, now);
+        let beds = guard.beds_of(&workers);
         self.perform(guard, actions);
+        for bed in beds {
+            bed.notify_one();
+        }
     }
 
     /// Who is queued: which lane, which connection, for how long.
@@ -160,10 +179,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn stop(&self) {
         let mut guard = self.guarded.lock();
         let (workers, poller) = guard.sched.stop();
-        let beds: Vec<_> = workers
-            .iter()
-            .map(|w| guard.beds[w.index()].clone())
-            .collect();
+        let beds = guard.beds_of(&workers);
         drop(guard);
         for bed in beds {
             bed.notify_one();

@@ -59,10 +59,6 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     watch.look(self);
                 }
                 Step::Exit => {
-                    self.perform(guard, actions);
-                    return;
-                }
-                Step::Exit => {
                     // Who leaves may have called somebody to take its place.
                     self.perform(guard, actions);
                     return;

@@ -7,8 +7,8 @@
 //!
 //! The moves, by who makes them:
 //! * from outside: [`attach`](State::attach), [`kill`](State::kill), [`poke`](State::poke),
-//!   [`resume`](State::resume), [`boost`](State::boost), [`drain`](State::drain),
-//!   [`stop`](State::stop);
+//!   [`resume`](State::resume), [`boost`](State::boost), [`unboost`](State::unboost),
+//!   [`drain`](State::drain), [`stop`](State::stop);
 //! * a worker, in a circle: [`take`](State::take), then what the [`Step`] says, then
 //!   [`settle`](State::settle), [`harvested`](State::harvested) or [`slept`](State::slept);
 //! * a worker inside a command: [`wait_begin`](State::wait_begin), [`wait_end`](State::wait_end),
@@ -295,13 +295,14 @@ impl<T> State<T> {
         (won, self.actions(now))
     }
 
-    /// Somebody waits for what this connection holds: what it has queued goes first, and until the
-    /// end of its next turn it may have a thread beyond the cap. Returns for whom it waits itself.
+    /// Somebody waits for what this connection holds: until [`unboost`](Self::unboost) says that this is
+    /// over, what it has queued goes first, and it may have a thread beyond the cap. Returns for whom it
+    /// waits itself.
     pub(crate) fn boost(&mut self, key: Key, now: Nanos) -> (Option<u64>, Actions) {
         let mut next = None;
         if let Some(slot) = self.table.get(key) {
-            let (phase, holding) = (slot.phase, slot.holding);
-            self.table.hold(key, holding, true);
+            let phase = slot.phase;
+            self.table.boost(key);
             self.stats.boosts += 1;
             match phase {
                 Phase::Queued { lane } => self.promote(key, lane, Lane::Holding),
@@ -312,15 +313,36 @@ impl<T> State<T> {
         (next, self.actions(now))
     }
 
-    /// Other limits, from now on.
-    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> Actions {
+    /// Somebody has stopped waiting for what this connection holds.
+    pub(crate) fn unboost(&mut self, key: Key, now: Nanos) -> Actions {
+        if self.contains(key) {
+            self.table.unboost(key);
+            if let Some(slot) = self.table.get(key)
+                && let Phase::Queued {
+                    lane: Lane::Holding,
+                } = slot.phase
+            {
+                self.promote(key, Lane::Holding, slot.urgency());
+            }
+        }
+        self.actions(now)
+    }
+
+    /// Other limits, from now on. Returns the parked workers, all of them called, if they are to park for
+    /// another time.
+    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> (Vec<WorkerId>, Actions) {
+        let anew = if bounds.park_time == self.bounds.park_time {
+            Vec::new()
+        } else {
+            self.crew.call_all()
+        };
         self.shortest_timeout = bounds.shortest_timeout();
         self.bounds = bounds;
         // The monitor is to look at every deadline anew.
         self.sweep_at = now;
         self.due = NEVER;
         self.due_moved = true;
-        self.actions(now)
+        (anew, self.actions(now))
     }
 
     /// Whether `key` is still a connection here.
@@ -460,8 +482,9 @@ impl<T> State<T> {
         slot.was_long = was_long;
         slot.look_again = turn.look_again;
         slot.until = turn.until;
-        if slot.holding != turn.holding || slot.boosted {
-            self.table.hold(key, turn.holding, false);
+        if slot.holding != turn.holding || slot.unboosted > 0 {
+            let boosted = slot.boosted - std::mem::take(&mut slot.unboosted);
+            self.table.hold(key, turn.holding, boosted);
         }
         let slot = self.table.running_mut(key);
         let phase = match turn.end {

@@ -125,8 +125,10 @@ pub(crate) struct Slot<T> {
     pub(super) look_again: bool,
     /// Others may be waiting for what its session holds.
     pub(super) holding: bool,
-    /// Somebody has said that it waits for this connection; until the end of its next turn.
-    pub(super) boosted: bool,
+    /// How many say that they wait for this connection; and how many of these have stopped during its
+    /// turn, for whose end it goes on to count as waited for: it has a thread.
+    pub(super) boosted: u32,
+    pub(super) unboosted: u32,
     /// Its last [`Resume`](crate::Resume) was dropped unused, rather than used.
     pub(super) dropped: bool,
 }
@@ -146,7 +148,8 @@ impl<T> Slot<T> {
             was_long: false,
             look_again: false,
             holding: false,
-            boosted: false,
+            boosted: 0,
+            unboosted: 0,
             dropped: false,
         }
     }
@@ -164,7 +167,17 @@ impl<T> Slot<T> {
 
     /// Whether it may have a thread beyond the cap.
     fn holds(&self) -> bool {
-        self.holding || self.boosted
+        self.holding || self.boosted > 0
+    }
+
+    /// Where it queues.
+    pub(super) fn urgency(&self) -> Lane {
+        match self.lane {
+            _ if self.holds() => Lane::Holding,
+            _ if self.wake.close.is_some() || self.wake.resumed => Lane::Control,
+            Lane::Low if self.was_long => Lane::Long,
+            lane => lane,
+        }
     }
 }
 
@@ -283,12 +296,7 @@ impl<T> Table<T> {
     /// To queued, from any other phase; the lane that it belongs in.
     pub(super) fn queue(&mut self, key: Key) -> Lane {
         let slot = self.slot(key);
-        let lane = match slot.lane {
-            _ if slot.holds() => Lane::Holding,
-            _ if slot.wake.close.is_some() || slot.wake.resumed => Lane::Control,
-            Lane::Low if slot.was_long => Lane::Long,
-            lane => lane,
-        };
+        let lane = slot.urgency();
         let rested = slot.phase.is_rest();
         slot.phase = Phase::Queued { lane };
         self.resting -= usize::from(rested);
@@ -306,13 +314,35 @@ impl<T> Table<T> {
     }
 
     /// Whether others may be waiting for what its session holds, which they may say themselves.
-    pub(super) fn hold(&mut self, key: Key, holding: bool, boosted: bool) {
+    pub(super) fn hold(&mut self, key: Key, holding: bool, boosted: u32) {
         let slot = self.slot(key);
         let before = slot.holds();
         slot.holding = holding;
         slot.boosted = boosted;
         let after = slot.holds();
         self.holding = self.holding + usize::from(after) - usize::from(before);
+    }
+
+    /// One more waits for it.
+    pub(super) fn boost(&mut self, key: Key) {
+        let slot = self.slot(key);
+        if slot.unboosted > 0 {
+            slot.unboosted -= 1;
+        } else {
+            let (holding, boosted) = (slot.holding, slot.boosted);
+            self.hold(key, holding, boosted + 1);
+        }
+    }
+
+    /// One of them does not any more.
+    pub(super) fn unboost(&mut self, key: Key) {
+        let slot = self.slot(key);
+        if slot.phase == Phase::Running {
+            slot.unboosted += 1;
+        } else {
+            let (holding, boosted) = (slot.holding, slot.boosted);
+            self.hold(key, holding, boosted.saturating_sub(1));
+        }
     }
 
     /// When something is due with a connection at rest.
@@ -448,7 +478,8 @@ impl<T> Table<T> {
             bits(&[
                 slot.was_long,
                 slot.holding,
-                slot.boosted,
+                slot.boosted > 0,
+                slot.boosted > slot.unboosted,
                 slot.dropped,
                 ahead == 0,
             ]),
