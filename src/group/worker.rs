@@ -1,9 +1,9 @@
 //! The worker's loop: take, then run, poll or park, then take again.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{Group, Task};
+use crate::mutant;
 use crate::port::Doors;
 use crate::sched::{Job, Step, WorkerId};
 
@@ -20,13 +20,14 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let mut guard = self.guarded.lock();
         let bed = Arc::clone(&guard.beds[me.index()]);
         loop {
-            let (step, actions) = guard.sched.take(me, now);
+            let (step, mut actions) = guard.sched.take(me, now);
             match step {
                 Step::Run(Job {
                     key,
                     mut task,
                     wake,
                 }) => {
+                    actions.tick &= !mutant::is("who_leaves_the_poller_does_not_ring");
                     self.perform(guard, actions);
                     let turn = task.turn(key, wake, now, self.doors.interest(), &mut desk);
                     now = self.now();
@@ -45,16 +46,19 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     guard.sched.harvested(me, events.drain(..), now);
                 }
                 Step::Park(time) => {
-                    let time = time.to_duration();
-                    let begun = Instant::now();
-                    while guard.sched.is_parked(me) && begun.elapsed() < time {
-                        bed.wait_for(&mut guard, time.saturating_sub(begun.elapsed()));
+                    if mutant::is("a_worker_parks_out_of_the_lock") {
+                        drop(guard);
+                        guard = self.guarded.lock();
+                        bed.wait(&mut guard);
                     }
-                    let called = !guard.sched.is_parked(me);
-                    if !guard.sched.slept(me, !called) {
+                    let until = now.after(time);
+                    while guard.sched.is_parked(me) && now < until {
+                        bed.wait_for(&mut guard, until.since(now).to_duration());
+                        now = self.now();
+                    }
+                    if !guard.sched.slept(me, now >= until) {
                         return;
                     }
-                    now = self.now();
                 }
                 Step::Exit => return,
             }
