@@ -96,7 +96,11 @@ mod imp {
     impl Condvar {
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let inner = guard.guard.take().expect("held by the caller");
-            guard.guard = Some(self.0.wait(inner).expect("a checker stops at the first panic"));
+            guard.guard = Some(
+                self.0
+                    .wait(inner)
+                    .expect("a checker stops at the first panic"),
+            );
         }
 
         /// A long time never passes here, so that a lost wake-up shows as a deadlock and is not

@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -348,4 +349,20 @@ impl Threads for Hire {
         self.hired.lock().push(start_as(&self.group, worker));
         Ok(())
     }
+}
+
+// ---- mutants ----
+
+/// Runs one test of this program in a process of its own, with these variables: whether it has
+/// failed, and what it has said.
+pub(super) fn run_alone(module: &str, test: &str, variables: &[(&str, &str)]) -> (bool, String) {
+    let inside = module.split_once("::").map_or(module, |(_, inside)| inside);
+    let this = std::env::current_exe().expect("this program has a path");
+    let run = Command::new(this)
+        .args([&format!("{inside}::{test}"), "--exact", "--nocapture"])
+        .envs(variables.iter().copied())
+        .output()
+        .expect("this program runs");
+    let said = String::from_utf8_lossy(&run.stderr) + String::from_utf8_lossy(&run.stdout);
+    (!run.status.success(), said.into_owned())
 }

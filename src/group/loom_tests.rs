@@ -5,16 +5,14 @@
 //! something. Run them by `cargo loom`; `LOOM_MAX_PREEMPTIONS=3 cargo loom` looks further and takes
 //! longer.
 
-use std::env;
 use std::io::{self, Write};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use super::fakes::{
     CLOSED, Client, Count, FLUSH, Fresh, Hire, IDLE, PARK, STARTED, TestGroup, attach, group,
-    group_with, me, reader, spawn, start, stop, work_here,
+    group_with, me, reader, run_alone, spawn, start, stop, work_here,
 };
 use crate::mutant;
 use crate::port::Readiness;
@@ -24,8 +22,8 @@ use crate::sync::Mutex;
 /// How far a kernel is taken.
 #[derive(Clone, Copy)]
 struct Reach {
-    /// Unforced switches of thread in one order.
-    preemptions: usize,
+    /// Unforced switches of thread in one order; without a bound it is every order that there is.
+    preemptions: Option<usize>,
     /// Orders that there have been: fewer, and the kernel has shrunk to something that proves less.
     orders: usize,
 }
@@ -35,7 +33,9 @@ fn model(name: &str, reach: Reach, kernel: impl Fn() + Send + Sync + 'static) {
     let (orders, threads) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let begun = Instant::now();
     let mut builder = loom::model::Builder::new();
-    let preemptions = *builder.preemption_bound.get_or_insert(reach.preemptions);
+    // The bound of a run, from its environment, goes before the kernel's.
+    builder.preemption_bound = builder.preemption_bound.or(reach.preemptions);
+    let bound = builder.preemption_bound;
     builder.max_branches = 20_000;
     let (counted, started) = (Arc::clone(&orders), Arc::clone(&threads));
     builder.check(move || {
@@ -48,20 +48,30 @@ fn model(name: &str, reach: Reach, kernel: impl Fn() + Send + Sync + 'static) {
     // Not by a macro: this is worth seeing when nothing fails.
     let _ = writeln!(
         io::stderr(),
-        "{name}: {threads} threads, at most {preemptions} preemptions, {orders} orders, {:?}",
+        "{name}: {threads} threads, {}, {orders} orders, {:?}",
+        bound.map_or("every order".into(), |n| format!("at most {n} preemptions")),
         begun.elapsed()
     );
     assert!((2..=5).contains(&threads), "{threads} threads");
     let least = reach.orders;
+    // Of another run's bound nothing has been recorded.
     assert!(
-        preemptions < reach.preemptions || orders >= least,
+        bound != reach.preemptions || orders >= least,
         "only {orders} orders, there were {least}: what has the kernel lost?"
     );
 }
 
+/// At most so many preemptions, at least so many orders.
 const fn reach(preemptions: usize, orders: usize) -> Reach {
     Reach {
-        preemptions,
+        preemptions: Some(preemptions),
+        orders,
+    }
+}
+
+const fn every_order(orders: usize) -> Reach {
+    Reach {
+        preemptions: None,
         orders,
     }
 }
@@ -71,27 +81,31 @@ const fn reach(preemptions: usize, orders: usize) -> Reach {
 #[test]
 fn every_attached_connection_runs_once_while_workers_go_to_sleep() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("attach, attach | worker | worker", reach(2, 1), move || {
-            let group = group(fresh, &Arc::default());
-            let ran = [Count::default(), Count::default()];
-            let workers = start(&group, 2);
-            for ran in ran.clone() {
-                attach(&group, move |_, _| {
-                    ran.up();
-                    IDLE
-                });
-            }
-            ran.iter().for_each(|ran| ran.wait_for(1));
-            stop(&group, workers);
-            assert_eq!(ran.map(|ran| ran.is()), [1, 1]);
-            assert_eq!(group.leftovers().len(), 2);
-        });
+        model(
+            "attach, attach | worker | worker",
+            reach(2, 1400),
+            move || {
+                let group = group(fresh, &Arc::default());
+                let ran = [Count::default(), Count::default()];
+                let workers = start(&group, 2);
+                for ran in ran.clone() {
+                    attach(&group, move |_, _| {
+                        ran.up();
+                        IDLE
+                    });
+                }
+                ran.iter().for_each(|ran| ran.wait_for(1));
+                stop(&group, workers);
+                assert_eq!(ran.map(|ran| ran.is()), [1, 1]);
+                assert_eq!(group.leftovers().len(), 2);
+            },
+        );
     }
 }
 
 #[test]
 fn connections_that_are_attached_at_once_each_run_once() {
-    model("attach | attach | worker", reach(3, 1), || {
+    model("attach | attach | worker", reach(3, 6000), || {
         let group = group(Fresh::Always, &Arc::default());
         let ran = Count::default();
         let workers = start(&group, 1);
@@ -115,7 +129,10 @@ fn connections_that_are_attached_at_once_each_run_once() {
 
 #[test]
 fn input_that_comes_while_its_connection_runs_is_not_lost() {
-    for (fresh, workers, reach) in [(Fresh::Always, 1, reach(3, 1)), (Fresh::Not, 2, reach(2, 1))] {
+    for (fresh, workers, reach) in [
+        (Fresh::Always, 1, reach(3, 700)),
+        (Fresh::Not, 2, reach(2, 2800)),
+    ] {
         model("input, input | worker..", reach, move || {
             let group = group(fresh, &Arc::default());
             let seen = Count::default();
@@ -134,64 +151,72 @@ fn a_worker_whose_time_is_over_as_it_is_called_comes() {
     // Each look at the clock finds that the time parked is over. Of three workers one may leave even
     // while another is called; the first connection's command waits for the second one, and if all
     // have left by then, the monitor finds that.
-    model("attach, tick | worker | worker | worker", reach(2, 1), || {
-        let bell = Arc::default();
-        let group = group_with(Fresh::Not, &bell, |bounds| bounds.park_time = Nanos(1));
-        let hire = Arc::new(Hire::new(&group, &bell, 4));
-        let done = Count::default();
-        let mut workers = start(&group, 3);
-        {
-            let (hire, done) = (Arc::clone(&hire), done.clone());
-            attach(&group, move |_, _| {
-                let group = &hire.group;
-                let ran = Count::default();
-                {
-                    let ran = ran.clone();
-                    attach(group, move |_, _| {
-                        ran.up();
-                        CLOSED
-                    });
-                }
-                group.wait_begin(me(), None);
-                hire.tick();
-                ran.wait_for(1);
-                group.wait_end(me());
-                done.up();
-                CLOSED
-            });
-        }
-        done.wait_for(1);
-        workers.append(&mut hire.hired.lock());
-        stop(&group, workers);
-        assert_eq!(group.stats().threads, 0);
-    });
+    model(
+        "attach, tick | worker | worker | worker",
+        reach(2, 60_000),
+        || {
+            let bell = Arc::default();
+            let group = group_with(Fresh::Not, &bell, |bounds| bounds.park_time = Nanos(1));
+            let hire = Arc::new(Hire::new(&group, &bell, 4));
+            let done = Count::default();
+            let mut workers = start(&group, 3);
+            {
+                let (hire, done) = (Arc::clone(&hire), done.clone());
+                attach(&group, move |_, _| {
+                    let group = &hire.group;
+                    let ran = Count::default();
+                    {
+                        let ran = ran.clone();
+                        attach(group, move |_, _| {
+                            ran.up();
+                            CLOSED
+                        });
+                    }
+                    group.wait_begin(me(), None);
+                    hire.tick();
+                    ran.wait_for(1);
+                    group.wait_end(me());
+                    done.up();
+                    CLOSED
+                });
+            }
+            done.wait_for(1);
+            workers.append(&mut hire.hired.lock());
+            stop(&group, workers);
+            assert_eq!(group.stats().threads, 0);
+        },
+    );
 }
 
 #[test]
 fn the_next_need_is_called_for_when_the_first_has_been_seen_to() {
-    model("attach, then attach | worker | worker", reach(3, 1), || {
-        let group = group(Fresh::Always, &Arc::default());
-        let ran = Count::default();
-        let workers = start(&group, 2);
-        for n in 1..=2 {
-            let ran_one = ran.clone();
-            attach(&group, move |_, _| {
-                ran_one.up();
-                CLOSED
-            });
-            ran.wait_for(n);
-        }
-        stop(&group, workers);
-        // One need, one call.
-        assert!(group.stats().wakes <= 2, "{:?}", group.stats());
-    });
+    model(
+        "attach, then attach | worker | worker",
+        reach(3, 30_000),
+        || {
+            let group = group(Fresh::Always, &Arc::default());
+            let ran = Count::default();
+            let workers = start(&group, 2);
+            for n in 1..=2 {
+                let ran_one = ran.clone();
+                attach(&group, move |_, _| {
+                    ran_one.up();
+                    CLOSED
+                });
+                ran.wait_for(n);
+            }
+            stop(&group, workers);
+            // One need, one call.
+            assert!(group.stats().wakes <= 2, "{:?}", group.stats());
+        },
+    );
 }
 
 #[test]
 fn work_behind_a_listener_that_was_rung_is_called_for() {
     // The second connection is for the listener, since the other worker waits; the third one is for
     // that other worker, when it has parked and the listener waits itself.
-    model("attach, attach | worker | worker", reach(3, 1), || {
+    model("attach, attach | worker | worker", reach(3, 60_000), || {
         let group = group(Fresh::Always, &Arc::default());
         let (second, third) = (Count::default(), Count::default());
         let workers = start(&group, 2);
@@ -206,8 +231,7 @@ fn work_behind_a_listener_that_was_rung_is_called_for() {
             });
         }
         {
-            let (weak, second, third) =
-                (Arc::downgrade(&group), second.clone(), third.clone());
+            let (weak, second, third) = (Arc::downgrade(&group), second.clone(), third.clone());
             attach(&group, move |_, _| {
                 let group = weak.upgrade().expect("it runs this");
                 second.up();
@@ -231,7 +255,7 @@ fn work_behind_a_listener_that_was_rung_is_called_for() {
 #[test]
 fn work_that_comes_as_the_listener_leaves_the_poller_is_run() {
     // The command that the listener leaves for waits for the connection that is attached meanwhile.
-    model("input | attach | worker | worker", reach(2, 1), || {
+    model("input | attach | worker | worker", reach(2, 9000), || {
         let group = group(Fresh::Always, &Arc::default());
         let (ran, done) = (Count::default(), Count::default());
         let workers = start(&group, 2);
@@ -270,30 +294,34 @@ fn work_that_comes_as_the_listener_leaves_the_poller_is_run() {
 fn a_command_that_waits_leaves_nobodys_input_unseen() {
     // The first connection waits for the second one's input. No time passes, so only what the wait
     // itself calls can help.
-    model("input, input | worker | worker, waiting", reach(2, 1), || {
-        let group = group(Fresh::Always, &Arc::default());
-        let seen = Count::default();
-        let workers = start(&group, 2);
-        let (reading, send) = reader(&group, &seen);
-        let done = Count::default();
-        let waiting = {
-            let (weak, seen, done) = (Arc::downgrade(&group), seen.clone(), done.clone());
-            attach(&group, move |_, wake| {
-                if wake.ready.input() {
-                    let group = weak.upgrade().expect("it runs this");
-                    group.wait_begin(me(), None);
-                    seen.wait_for(1);
-                    group.wait_end(me());
-                    done.up();
-                }
-                IDLE
-            })
-        };
-        group.doors.input(waiting);
-        send(reading, &group);
-        done.wait_for(1);
-        stop(&group, workers);
-    });
+    model(
+        "input, input | worker | worker, waiting",
+        reach(2, 3000),
+        || {
+            let group = group(Fresh::Always, &Arc::default());
+            let seen = Count::default();
+            let workers = start(&group, 2);
+            let (reading, send) = reader(&group, &seen);
+            let done = Count::default();
+            let waiting = {
+                let (weak, seen, done) = (Arc::downgrade(&group), seen.clone(), done.clone());
+                attach(&group, move |_, wake| {
+                    if wake.ready.input() {
+                        let group = weak.upgrade().expect("it runs this");
+                        group.wait_begin(me(), None);
+                        seen.wait_for(1);
+                        group.wait_end(me());
+                        done.up();
+                    }
+                    IDLE
+                })
+            };
+            group.doors.input(waiting);
+            send(reading, &group);
+            done.wait_for(1);
+            stop(&group, workers);
+        },
+    );
 }
 
 // ---- kill, drain, stop ----
@@ -301,7 +329,7 @@ fn a_command_that_waits_leaves_nobodys_input_unseen() {
 #[test]
 fn a_killed_connection_is_closed_once_whatever_it_does() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("input, kill | kill | worker", reach(3, 1), move || {
+        model("input, kill | kill | worker", reach(3, 8000), move || {
             let group = group(fresh, &Arc::default());
             let closed = Count::default();
             let workers = start(&group, 1);
@@ -333,7 +361,7 @@ fn a_killed_connection_is_closed_once_whatever_it_does() {
 #[test]
 fn a_slow_reader_that_is_killed_is_closed_once() {
     for reads in [false, true] {
-        model("writable? | kill | worker", reach(3, 1), move || {
+        model("writable? | kill | worker", reach(3, 1400), move || {
             let group = group(Fresh::Always, &Arc::default());
             let closed = Count::default();
             let workers = start(&group, 1);
@@ -367,46 +395,50 @@ fn a_slow_reader_that_is_killed_is_closed_once() {
 
 #[test]
 fn what_comes_too_late_for_a_connection_spares_its_successor() {
-    model("attach, attach | input, kill | worker", reach(3, 1), || {
-        let group = group(Fresh::Always, &Arc::default());
-        let (closed, ran) = (Count::default(), Count::default());
-        let workers = start(&group, 1);
-        let first = {
-            let closed = closed.clone();
-            attach(&group, move |_, _| {
-                closed.up();
-                CLOSED
-            })
-        };
-        let other = {
-            let group = Arc::clone(&group);
-            spawn(move || {
-                group.doors.input(first);
-                group.kill(first);
-            })
-        };
-        closed.wait_for(1);
-        {
-            let ran = ran.clone();
-            attach(&group, move |_, wake| {
-                assert!(
-                    wake.close.is_none() && !wake.ready.input(),
-                    "this was for another connection"
-                );
-                ran.up();
-                IDLE
-            });
-        }
-        ran.wait_for(1);
-        other.join().unwrap();
-        stop(&group, workers);
-        assert_eq!((ran.is(), group.leftovers().len()), (1, 1));
-    });
+    model(
+        "attach, attach | input, kill | worker",
+        reach(3, 27_000),
+        || {
+            let group = group(Fresh::Always, &Arc::default());
+            let (closed, ran) = (Count::default(), Count::default());
+            let workers = start(&group, 1);
+            let first = {
+                let closed = closed.clone();
+                attach(&group, move |_, _| {
+                    closed.up();
+                    CLOSED
+                })
+            };
+            let other = {
+                let group = Arc::clone(&group);
+                spawn(move || {
+                    group.doors.input(first);
+                    group.kill(first);
+                })
+            };
+            closed.wait_for(1);
+            {
+                let ran = ran.clone();
+                attach(&group, move |_, wake| {
+                    assert!(
+                        wake.close.is_none() && !wake.ready.input(),
+                        "this was for another connection"
+                    );
+                    ran.up();
+                    IDLE
+                });
+            }
+            ran.wait_for(1);
+            other.join().unwrap();
+            stop(&group, workers);
+            assert_eq!((ran.is(), group.leftovers().len()), (1, 1));
+        },
+    );
 }
 
 #[test]
 fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
-    model("input, drain | attach | worker", reach(2, 1), || {
+    model("input, drain | attach | worker", reach(2, 1400), || {
         let group = group(Fresh::Always, &Arc::default());
         let closed = Count::default();
         let workers = start(&group, 1);
@@ -436,31 +468,35 @@ fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
 #[test]
 fn a_stop_sends_everybody_home_and_loses_no_connection() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("stop | attach, input | worker | worker", reach(2, 1), move || {
-            let group = group(fresh, &Arc::default());
-            let workers = start(&group, 2);
-            let client = || Client::new(|_, _| IDLE);
-            assert!(group.attach(client()).is_ok());
-            let other = {
-                let group = Arc::clone(&group);
-                spawn(move || match group.attach(client()) {
-                    Ok(key) => {
-                        group.doors.input(key);
-                        0
-                    }
-                    Err(_given_back) => 1,
-                })
-            };
-            stop(&group, workers);
-            let given_back = other.join().unwrap();
-            assert_eq!(group.leftovers().len() + given_back, 2);
-        });
+        model(
+            "stop | attach, input | worker | worker",
+            reach(2, 1200),
+            move || {
+                let group = group(fresh, &Arc::default());
+                let workers = start(&group, 2);
+                let client = || Client::new(|_, _| IDLE);
+                assert!(group.attach(client()).is_ok());
+                let other = {
+                    let group = Arc::clone(&group);
+                    spawn(move || match group.attach(client()) {
+                        Ok(key) => {
+                            group.doors.input(key);
+                            0
+                        }
+                        Err(_given_back) => 1,
+                    })
+                };
+                stop(&group, workers);
+                let given_back = other.join().unwrap();
+                assert_eq!(group.leftovers().len() + given_back, 2);
+            },
+        );
     }
 }
 
 #[test]
 fn a_thread_that_is_created_as_the_group_stops_goes_home() {
-    model("stop | monitor | (worker)", reach(3, 1), || {
+    model("stop | monitor | (worker)", reach(3, 1800), || {
         let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
@@ -489,7 +525,7 @@ fn a_thread_that_is_created_as_the_group_stops_goes_home() {
 
 #[test]
 fn a_resume_that_comes_before_its_park_ends_it() {
-    model("resume | worker", reach(3, 1), || {
+    model("resume | worker", reach(5, 4500), || {
         let group = group(Fresh::Always, &Arc::default());
         let (parks, woken) = (Count::default(), Count::default());
         let workers = start(&group, 1);
@@ -536,7 +572,7 @@ fn parker(group: &TestGroup, woken: &Count, closed: &Count) -> crate::sched::Key
 
 #[test]
 fn a_park_that_is_resumed_dropped_and_killed_ends_once() {
-    model("kill | resume | drop | worker", reach(2, 1), || {
+    model("kill | resume | drop | worker", reach(2, 2300), || {
         let group = group(Fresh::Always, &Arc::default());
         let (woken, closed) = (Count::default(), Count::default());
         let workers = start(&group, 1);
@@ -557,7 +593,7 @@ fn a_park_that_is_resumed_dropped_and_killed_ends_once() {
 
 #[test]
 fn a_park_whose_client_hangs_up_is_closed_once_and_resumed_at_most_once() {
-    model("hang-up | resume | worker", reach(3, 1), || {
+    model("hang-up | resume | worker", reach(3, 4000), || {
         let group = group(Fresh::Always, &Arc::default());
         let (woken, closed) = (Count::default(), Count::default());
         let workers = start(&group, 1);
@@ -579,7 +615,7 @@ fn a_park_whose_client_hangs_up_is_closed_once_and_resumed_at_most_once() {
 #[test]
 fn a_resume_that_comes_with_the_time_out_of_its_park_is_not_lost() {
     // As a handler does that parks again for the same `Resume` when its time is over.
-    model("time-out | resume | worker", reach(3, 1), || {
+    model("time-out | resume | worker", reach(3, 4500), || {
         let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let (woken, due) = (Count::default(), Count::default());
@@ -617,7 +653,7 @@ fn a_resume_that_comes_with_the_time_out_of_its_park_is_not_lost() {
 
 #[test]
 fn a_poke_that_comes_as_its_connection_parks_calls_it() {
-    model("poke | worker", reach(3, 1), || {
+    model("poke | worker", every_order(35_000), || {
         let group = group(Fresh::Always, &Arc::default());
         let poked = Count::default();
         let workers = start(&group, 1);
@@ -662,7 +698,7 @@ fn attach_one_that_waits_for_another(group: &Arc<TestGroup>) {
 fn the_monitor_does_not_sleep_through_a_queue() {
     // The gate is shut when the second connection is queued, and opens as time passes: only the
     // monitor can see that, and it must be awake.
-    model("ring | monitor | (worker)", reach(3, 1), || {
+    model("ring | monitor | (worker)", reach(3, 26_000), || {
         let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
@@ -674,25 +710,29 @@ fn the_monitor_does_not_sleep_through_a_queue() {
 
 #[test]
 fn a_thread_that_cannot_be_had_is_asked_for_again() {
-    model("ask | monitor, refused | (worker)", reach(3, 1), || {
-        let bell = Arc::default();
-        let group = group(Fresh::Not, &bell);
-        let first = group.spawning(false, false);
-        attach_one_that_waits_for_another(&group);
-        let hire = Hire {
-            refusals: Mutex::new(1),
-            ..Hire::new(&group, &bell, 2)
-        };
-        hire.beside(|| work_here(&group, first));
-        assert_eq!(group.leftovers().len(), 0);
-    });
+    model(
+        "ask | monitor, refused | (worker)",
+        reach(3, 34_000),
+        || {
+            let bell = Arc::default();
+            let group = group(Fresh::Not, &bell);
+            let first = group.spawning(false, false);
+            attach_one_that_waits_for_another(&group);
+            let hire = Hire {
+                refusals: Mutex::new(1),
+                ..Hire::new(&group, &bell, 2)
+            };
+            hire.beside(|| work_here(&group, first));
+            assert_eq!(group.leftovers().len(), 0);
+        },
+    );
 }
 
 #[test]
 fn the_monitor_does_not_sleep_while_nobody_polls() {
     // The listener leaves the poller for a command that, without saying so, waits for the input of
     // another connection. While there was a listener the monitor had no reason to stay awake.
-    model("ring, input | monitor | (worker)", reach(3, 1), || {
+    model("ring, input | monitor | (worker)", reach(3, 32_000), || {
         let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
@@ -719,7 +759,7 @@ fn the_monitor_does_not_sleep_while_nobody_polls() {
 #[test]
 fn a_nearer_deadline_reaches_a_monitor_that_sleeps() {
     // Nothing else is due, so the monitor sleeps without end, or is about to.
-    model("rest | monitor", reach(3, 1), || {
+    model("rest | monitor", reach(3, 1100), || {
         let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
@@ -743,7 +783,7 @@ fn a_nearer_deadline_reaches_a_monitor_that_sleeps() {
 
 #[test]
 fn a_command_that_ends_as_it_is_found_stalled_is_counted_once() {
-    model("tick, attach | worker", reach(4, 1), || {
+    model("tick, attach | worker", reach(4, 2400), || {
         let bell = Arc::default();
         let group = group_with(Fresh::Until, &bell, |bounds| bounds.stall_limit = Nanos(1));
         let (runs, ran) = (Count::default(), Count::default());
@@ -778,7 +818,7 @@ fn a_command_that_ends_as_it_is_found_stalled_is_counted_once() {
 
 #[test]
 fn a_verdict_on_a_command_that_has_ended_spares_the_next_one() {
-    model("tick, judge | worker", reach(4, 1), || {
+    model("tick, judge | worker", reach(4, 2200), || {
         let bell = Arc::default();
         let group = group_with(Fresh::Until, &bell, |bounds| bounds.stall_limit = Nanos(1));
         let (runs, judged) = (Count::default(), Count::default());
@@ -814,7 +854,7 @@ fn a_verdict_on_a_command_that_has_ended_spares_the_next_one() {
 #[test]
 fn a_holder_gets_a_thread_beyond_the_cap() {
     // One thread is all that may be, and its command waits for what another session holds.
-    model("wait | monitor | (worker)", reach(2, 1), || {
+    model("wait | monitor | (worker)", reach(2, 1000), || {
         let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
@@ -851,32 +891,22 @@ fn a_holder_gets_a_thread_beyond_the_cap() {
 
 // ---- mutants ----
 
-/// Runs a kernel with a mutant, in a process of its own, because loom may abort when it has found
-/// something; and asserts that it has found just that.
-fn is_found(mutant: &str, kernel: &str, finding: &str) {
-    let this = env::current_exe().expect("this program has a path");
-    let name = format!("{}::{kernel}", module_path!());
-    let (_, name) = name.split_once("::").expect("a module of the crate");
-    let begun = Instant::now();
-    let run = Command::new(this)
-        .args([name, "--exact", "--nocapture"])
-        .env(mutant::VARIABLE, mutant)
-        .env_remove("RUST_BACKTRACE")
-        .output()
-        .expect("this program runs");
-    let said = String::from_utf8_lossy(&run.stderr) + String::from_utf8_lossy(&run.stdout);
-    assert!(
-        !run.status.success() && said.contains(finding),
-        "{kernel} does not find {mutant}:\n{said}"
-    );
-    let _ = writeln!(io::stderr(), "{mutant}: found, {:?}", begun.elapsed());
-}
-
 /// Everybody waits for somebody else.
 const DEADLOCK: &str = "deadlock; threads =";
 
 /// The monitor looks again and again, and nobody else has anything to do.
 const ENDLESS: &str = "exceeded maximum number of branches";
+
+/// Loom may abort when it has found something, so it is left to a process of its own.
+fn is_found(mutant: &str, kernel: &str, finding: &str) {
+    let begun = Instant::now();
+    let (failed, said) = run_alone(module_path!(), kernel, &[(mutant::VARIABLE, mutant)]);
+    assert!(
+        failed && said.contains(finding),
+        "{kernel} does not find {mutant}:\n{said}"
+    );
+    let _ = writeln!(io::stderr(), "{mutant}: found, {:?}", begun.elapsed());
+}
 
 /// A test for each mutant: the step that is left out, the kernel that fails then, and on what.
 macro_rules! mutants {

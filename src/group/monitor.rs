@@ -207,7 +207,9 @@ where
     fn spawn(&self, index: usize, due_to_stall: bool, excess: bool) {
         let group = &self.groups[index];
         let worker = group.spawning(due_to_stall, excess);
-        if self.threads.spawn(index, worker).is_err() && !mutant::is("a_failed_thread_stays_counted") {
+        if self.threads.spawn(index, worker).is_err()
+            && !mutant::is("a_failed_thread_stays_counted")
+        {
             let retry = group.now().after(Nanos::from_duration(RETRY));
             group.spawn_failed(worker, retry);
         }
