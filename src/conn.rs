@@ -18,36 +18,14 @@ use std::sync::{Arc, Weak};
 
 use crate::config::{IO_CHUNK, Limits};
 use crate::handler::{Class, CloseReason, Priority};
+pub use crate::id::ConnId;
+use crate::id::Ticket;
 use crate::os::socket::{Cut, For, Socket};
-use crate::sched::Ticket;
 use crate::server::ServerHandle;
 use crate::server::registry::ConnState;
 use crate::stream::Peer;
 use crate::sync::Mutex;
 use crate::wait::{self, WaitKind};
-
-/// Names a connection for the life of the server; never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(u64);
-
-impl ConnId {
-    /// The plain number, as a client types it.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl From<u64> for ConnId {
-    fn from(id: u64) -> Self {
-        Self(id)
-    }
-}
-
-impl fmt::Display for ConnId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 // ---- the part that others reach while the connection runs ----
 

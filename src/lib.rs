@@ -7,6 +7,7 @@ mod conn;
 mod error;
 mod group;
 mod handler;
+mod id;
 mod mutant;
 mod os;
 mod port;

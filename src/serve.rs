@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::config::{IO_CHUNK, PoolConfig};
-use crate::conn::{Conn, Filled};
+use crate::conn::{Conn, Desk, Filled};
 use crate::handler::{CloseReason, Handler, Next, Priority, Refusal, Step, Woken};
 use crate::os::poller::Registrar;
 use crate::port::Readiness;
@@ -55,8 +55,9 @@ pub(crate) enum Place<'a> {
 pub(crate) trait Connection: Send {
     fn conn(&mut self) -> &mut Conn;
 
-    /// Runs as far as it has cause to. After `End::Closed` it is over for the scheduler.
-    fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn;
+    /// Runs as far as it has cause to, with the buffers on `desk` if it has none of its own. After
+    /// `End::Closed` it is over for the scheduler.
+    fn advance(&mut self, place: Place<'_>, cause: Cause, desk: &mut Desk) -> Turn;
 
     /// Waits for what the last turn ended with, on the spot; thread-per-connection's rest. Returns
     /// why the connection runs next.
@@ -498,7 +499,7 @@ impl<H: Handler> Served<H> {
             if let Some(at) = next.until
                 && matches!(next.step, Step::Input | Step::MoreInput | Step::Park)
             {
-                self.until = self.registry.at(at);
+                self.until = Nanos(self.registry.at(at));
             }
         }
         match next.step {
@@ -619,7 +620,8 @@ impl<H: Handler> Connection for Served<H> {
         &mut self.conn
     }
 
-    fn advance(&mut self, place: Place<'_>, cause: Cause) -> Turn {
+    fn advance(&mut self, place: Place<'_>, cause: Cause, desk: &mut Desk) -> Turn {
+        self.conn.borrow(desk);
         let shared = self.conn.shared();
         shared.state.store(ConnState::Running as u8, Relaxed);
         if let Some(now) = cause.now {
@@ -643,6 +645,10 @@ impl<H: Handler> Connection for Served<H> {
             End::Closed => (ConnState::Running, NEVER),
         };
         self.conn.shared().state.store(state as u8, Relaxed);
+        // A thread of its own keeps them to the end.
+        if let Place::Poller(..) = place {
+            self.conn.give_back(desk);
+        }
         Turn {
             end,
             lane: self.lane(),

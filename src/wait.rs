@@ -29,7 +29,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::conn::ConnId;
+use crate::id::ConnId;
 
 /// What is waited for. The first eleven are MariaDB's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -223,11 +223,12 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 20] = [
+    ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
     ("stream", &[]),
-    ("wait", &[]),
+    ("wait", &["id"]),
     ("error", &["handler", "stream"]),
     ("config", &["error"]),
     ("stats", &["conn", "wait"]),
@@ -238,6 +239,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
         &[
             "config",
             "handler",
+            "id",
             "stream",
             "sync",
             "wait",
@@ -247,7 +249,10 @@ const ARROWS: [(&str, &[&str]); 18] = [
         ],
     ),
     ("mutant", &[]),
-    ("sched", &["config", "handler", "mutant", "port", "stats"]),
+    (
+        "sched",
+        &["config", "handler", "id", "mutant", "port", "stats"],
+    ),
     ("group", &["mutant", "sched", "port", "stats", "sync"]),
     // What it plays the parts of, it takes the constants from.
     (
@@ -273,7 +278,22 @@ const ARROWS: [(&str, &[&str]); 18] = [
             "sched",
             "wait",
             "os::poller",
+            "server::bed",
             "server::registry",
+        ],
+    ),
+    // Where a connection's own thread waits: below the turns, which lie down there.
+    (
+        "server::bed",
+        &[
+            "conn",
+            "handler",
+            "os::bell",
+            "os::socket",
+            "port",
+            "sched",
+            "server::registry",
+            "sync",
         ],
     ),
     // Both schedulers report to it, so it knows neither.

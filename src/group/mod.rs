@@ -19,6 +19,7 @@ mod shuttle_tests;
 pub(crate) mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use crossbeam::utils::CachePadded;
 
@@ -68,6 +69,8 @@ pub(crate) struct Group<D, T> {
     guarded: CachePadded<Mutex<Guarded<T>>>,
     bell: Arc<Bell>,
     doors: D,
+    /// The monitor's ticks. Relaxed: see the worker's `Watch`.
+    ticks: AtomicU32,
 }
 
 impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
@@ -79,6 +82,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
             })),
             bell,
             doors,
+            ticks: AtomicU32::new(0),
         }
     }
 

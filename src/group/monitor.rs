@@ -83,12 +83,13 @@ pub(crate) struct Monitor<'a, D, T, S> {
     pub(crate) settings: &'a Settings,
 }
 
-/// What may change while it runs. Relaxed: each is a number by itself, read anew at each tick.
+/// What may change while it runs.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Time between two ticks, in nanoseconds.
+    /// Time between two ticks, in nanoseconds. Relaxed, as `max_threads`: each is a number by itself,
+    /// read anew at each tick.
     tick: AtomicU64,
-    /// Threads of all groups together.
+    /// Threads of all groups together. Relaxed, as `tick`.
     max_threads: AtomicUsize,
 }
 
@@ -229,6 +230,7 @@ struct Tick {
 
 impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     fn tick(&self) -> Tick {
+        self.ticks.fetch_add(1, Relaxed);
         let now = self.now();
         let mut guard = self.guarded.lock();
         let actions = guard.sched.tick(now);

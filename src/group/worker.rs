@@ -1,11 +1,12 @@
 //! The worker's loop: take, then run, poll or park, then take again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Group, Task};
 use crate::mutant;
 use crate::port::Doors;
-use crate::sched::{Job, Step, WorkerId};
+use crate::sched::{Job, Nanos, Step, WorkerId};
 
 /// Events taken from the poller at a time. More would keep the lock longer; what is left comes next
 /// time, in order.
@@ -16,23 +17,24 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn work(&self, me: WorkerId) {
         let mut desk = T::Desk::default();
         let mut events = Vec::with_capacity(BATCH);
-        let mut now = self.now();
+        let mut watch = Watch::new(self);
         let mut guard = self.guarded.lock();
         let bed = Arc::clone(&guard.beds[me.index()]);
         loop {
-            let (step, mut actions) = guard.sched.take(me, now);
+            let (step, mut actions) = guard.sched.take(me, watch.now);
             match step {
                 Step::Run(Job {
                     key,
                     mut task,
                     wake,
                 }) => {
+                    let ticking = actions.tick;
                     actions.tick &= !mutant::is("who_leaves_the_poller_does_not_ring");
                     self.perform(guard, actions);
-                    let turn = task.turn(key, wake, now, self.doors.interest(), &mut desk);
-                    now = self.now();
+                    let turn = task.turn(key, wake, watch.now, self.doors.interest(), &mut desk);
+                    watch.turn_ended(self, ticking);
                     guard = self.guarded.lock();
-                    if let Some(gone) = guard.sched.settle(me, key, task, turn, now) {
+                    if let Some(gone) = guard.sched.settle(me, key, task, turn, watch.now) {
                         drop(guard);
                         gone.left();
                         guard = self.guarded.lock();
@@ -41,9 +43,9 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                 Step::Poll { block } => {
                     self.perform(guard, actions);
                     self.doors.poll(block, &mut events);
-                    now = self.now();
+                    watch.look(self);
                     guard = self.guarded.lock();
-                    guard.sched.harvested(me, events.drain(..), now);
+                    guard.sched.harvested(me, events.drain(..), watch.now);
                 }
                 Step::Park(time) => {
                     if mutant::is("a_worker_parks_out_of_the_lock") {
@@ -51,17 +53,74 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                         guard = self.guarded.lock();
                         bed.wait(&mut guard);
                     }
-                    let until = now.after(time);
-                    while guard.sched.is_parked(me) && now < until {
-                        bed.wait_for(&mut guard, until.since(now).to_duration());
-                        now = self.now();
+                    let until = watch.now.after(time);
+                    while guard.sched.is_parked(me) && watch.now < until {
+                        bed.wait_for(&mut guard, until.since(watch.now).to_duration());
+                        watch.look(self);
                     }
-                    if !guard.sched.slept(me, now >= until) {
+                    if !guard.sched.slept(me, watch.now >= until) {
                         return;
                     }
                 }
                 Step::Exit => return,
             }
         }
+    }
+}
+
+/// The time, as a worker knows it: looked up after each turn, unless turns are very short.
+///
+/// Looking costs as much as a tenth of the least command. What the time is needed for, when a command
+/// began and how long it may go on, is a matter of a millisecond. So while turns take a few
+/// microseconds only every few of them are followed by a look; and a tick of the monitor, which comes
+/// while anything is queued, ends that, should one of them be long. Where nothing made the monitor
+/// tick when the turn began, the time is looked up.
+struct Watch {
+    now: Nanos,
+    looked_at: Nanos,
+    /// Turns since then, and how many there may be.
+    turns: u32,
+    skips: u32,
+    ticks: u32,
+}
+
+/// Turns without a look in between, if each is shorter than `SHORT`; under the model checker none.
+const SKIPS: u32 = if cfg!(all(test, any(loom, shuttle))) {
+    0
+} else {
+    8
+};
+const SHORT: Nanos = Nanos(10_000);
+
+impl Watch {
+    fn new<D: Doors, T: Task<D::Interest>>(group: &Group<D, T>) -> Self {
+        let now = group.now();
+        Self {
+            now,
+            looked_at: now,
+            turns: 0,
+            skips: 0,
+            ticks: 0,
+        }
+    }
+
+    fn look<D: Doors, T: Task<D::Interest>>(&mut self, group: &Group<D, T>) {
+        self.now = group.now();
+        self.looked_at = self.now;
+        self.turns = 0;
+    }
+
+    fn turn_ended<D: Doors, T: Task<D::Interest>>(&mut self, group: &Group<D, T>, ticking: bool) {
+        self.turns += 1;
+        // Relaxed: one that is seen late is seen after the next turn.
+        let ticks = group.ticks.load(Relaxed);
+        if ticking && self.turns <= self.skips && ticks == self.ticks {
+            return;
+        }
+        self.ticks = ticks;
+        let (before, turns) = (self.looked_at, u64::from(self.turns));
+        self.look(group);
+        let short = self.now.since(before).0 < SHORT.0 * turns;
+        self.skips = if short { SKIPS } else { 0 };
     }
 }

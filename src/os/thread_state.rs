@@ -44,18 +44,21 @@ mod tests {
     #[test]
     fn a_thread_that_asks_about_itself_runs_and_one_that_receives_is_blocked() {
         assert_eq!(ThreadId::of_this_thread().is_blocked(), Some(false));
-        let (tell, told) = std::sync::mpsc::channel();
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || {
-            tell.send(ThreadId::of_this_thread()).unwrap();
-            stopped.recv()
+            let mut there = there;
+            let id = ThreadId::of_this_thread();
+            std::io::Write::write_all(&mut there, &id.0.to_ne_bytes()).unwrap();
+            std::io::Read::read(&mut there, &mut [0])
         });
-        let id = told.recv().unwrap();
+        let mut id = [0; 4];
+        std::io::Read::read_exact(&mut &here, &mut id).unwrap();
+        let id = ThreadId(i32::from_ne_bytes(id));
         while id.is_blocked() != Some(true) {
             std::thread::yield_now();
         }
-        drop(stop);
-        assert!(thread.join().unwrap().is_err());
+        drop(here);
+        assert_eq!(thread.join().unwrap().unwrap(), 0);
         assert_eq!(id.is_blocked(), None, "it has gone");
     }
 }

@@ -24,7 +24,13 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
             s.polled_at = now;
             return (s.poll(worker, false), Call::Nobody);
         }
-        if let Some(run) = s.start(worker, from, now) {
+        if let Some((run, suspect)) = s.start(worker, from, now) {
+            // One that is likely to be long hands the poller and the next slot on at once: found out
+            // by the next tick, it would have cost everybody two turns of the CPU, the monitor's and
+            // that of the thread that it calls, behind a command that burns it.
+            if suspect {
+                return (run, call(s, now));
+            }
             // Nobody is missing: the command is fresh, so the gate is shut, and its worker will look
             // at the poller. Unless that is one of those that are to leave.
             return (run, call_excess(s));
@@ -82,9 +88,19 @@ fn unwatched<T>(s: &State<T>, now: Nanos) -> bool {
     s.crew.listener().is_none() && s.table.resting() > 0 && !watched_by_workers(s, now)
 }
 
-/// Whether the passing of time alone can make somebody be missing.
+/// Whether the passing of a millisecond can make somebody be missing.
+///
+/// It cannot where all that is queued waits at the bound on long commands: see
+/// [`look_at_long_by`].
 pub(super) fn wants_ticks<T>(s: &State<T>) -> bool {
-    s.lanes.len() > 0 || (s.crew.listener().is_none() && s.table.resting() > 0)
+    s.lanes.offer(open_lanes(s)) || (s.crew.listener().is_none() && s.table.resting() > 0)
+}
+
+/// When the monitor is to look again at those that wait at the bound on long commands: one that holds
+/// it up may turn out to be blocked, and age promotes.
+pub(super) fn look_at_long_by<T>(s: &State<T>, now: Nanos) -> Option<Nanos> {
+    let pause = s.bounds.stall_limit.min(s.bounds.kickup);
+    s.lanes.offer(LaneSet::LONG).then(|| now.after(pause))
 }
 
 /// Sees to invariants 1 (work conservation) and 2 (poll coverage) after a move.

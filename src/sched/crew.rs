@@ -61,6 +61,8 @@ struct Worker {
     /// Running or waiting: for which connection; and whether that may have a thread beyond the cap.
     conn: Option<Key>,
     holder: bool,
+    /// Running: likely to be long, so it counts as having run for `handover` from the start.
+    suspect: bool,
     /// Waiting: for which connection, by its id, if it has said so.
     waits_for: Option<u64>,
     /// When it was found blocked.
@@ -157,11 +159,13 @@ impl Crew {
         self.starting_or_coming + usize::from(self.listener_called)
     }
 
-    /// Whether a command that holds a slot started less than `handover` ago.
+    /// Whether a command that holds a slot, and is likely to be short, started less than `handover`
+    /// ago.
     pub(super) fn any_fresh(&self, now: Nanos, handover: Nanos) -> bool {
-        self.active
-            .iter()
-            .any(|w| now.since(self.workers[w.index()].started) < handover)
+        self.active.iter().any(|w| {
+            let w = &self.workers[w.index()];
+            !w.suspect && now.since(w.started) < handover
+        })
     }
 
     pub(super) fn created_at(&self) -> Nanos {
@@ -181,6 +185,7 @@ impl Crew {
                 kind: Kind::Slot,
                 conn: None,
                 holder: false,
+                suspect: false,
                 waits_for: None,
                 detected_at: now,
                 started: now,
@@ -225,13 +230,21 @@ impl Crew {
         self.at(worker).at = At::Idle;
     }
 
-    pub(super) fn run(&mut self, worker: WorkerId, conn: Key, holder: bool, now: Nanos) {
+    pub(super) fn run(
+        &mut self,
+        worker: WorkerId,
+        conn: Key,
+        holder: bool,
+        suspect: bool,
+        now: Nanos,
+    ) {
         let w = self.at(worker);
         debug_assert_eq!(w.at, At::Idle);
         w.at = At::Running;
         w.kind = Kind::Slot;
         w.conn = Some(conn);
         w.holder = holder;
+        w.suspect = suspect;
         w.started = now;
         self.active.push(worker);
         self.ordinary += usize::from(!holder);
@@ -523,7 +536,7 @@ impl Crew {
         [
             w.at as u64,
             w.kind as u64,
-            u64::from(w.holder),
+            u64::from(w.holder) * 2 + u64::from(w.suspect),
             age.min(oldest).0,
             parked.map_or(0, |at| 1 + at as u64),
         ]

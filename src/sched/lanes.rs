@@ -39,6 +39,7 @@ impl LaneSet {
     pub(super) const ALL: Self = Self(0b11111);
     /// All but the long one.
     pub(super) const SHORT: Self = Self(0b01111);
+    pub(super) const LONG: Self = Self::of(Lane::Long);
     /// What may run beyond the cap.
     pub(super) const HOLDING: Self = Self::of(Lane::Holding);
     const AGEING: Self = Self(Self::of(Lane::Low).0 | Self::of(Lane::Long).0);

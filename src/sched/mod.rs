@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
+pub(crate) use crate::id::Ticket;
 use crate::mutant;
 use crate::port::{Event, Readiness};
 use crate::stats::GroupStats;
@@ -39,7 +40,7 @@ pub(crate) use crew::{Suspect, WorkerId};
 pub(crate) use lanes::Lane;
 use lanes::{LaneSet, Lanes};
 use table::{Due, Phase, Table};
-pub(crate) use table::{Key, Ticket, Wake};
+pub(crate) use table::{Key, Wake};
 use timers::Timers;
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
@@ -208,7 +209,7 @@ pub(crate) struct State<T> {
     due: Nanos,
     /// The shortest time from coming to rest to what is due then.
     shortest_timeout: Nanos,
-    /// `due` has come nearer and the monitor has not looked since.
+    /// The monitor's next look is due earlier than it has been told.
     due_moved: bool,
     /// When a long command was last let in beyond the bound; see `kick_up`.
     kicked_up_at: Nanos,
@@ -373,13 +374,16 @@ impl<T> State<T> {
         (step, Actions { call, tick })
     }
 
-    /// Takes the next connection out of its lane, for `worker` to run it.
-    fn start(&mut self, worker: WorkerId, from: LaneSet, now: Nanos) -> Option<Step<T>> {
+    /// Takes the next connection out of its lane, for `worker` to run it; and whether its command is
+    /// likely to be long.
+    fn start(&mut self, worker: WorkerId, from: LaneSet, now: Nanos) -> Option<(Step<T>, bool)> {
         let (lane, key) = self.lanes.pop(from, now, self.bounds.kickup)?;
+        let suspect = self.table.was_long(key);
         let (task, wake) = self.table.take(key);
-        self.crew.run(worker, key, lane == Lane::Holding, now);
+        self.crew
+            .run(worker, key, lane == Lane::Holding, suspect, now);
         self.stats.dequeues += 1;
-        Some(Step::Run(Job { key, task, wake }))
+        Some((Step::Run(Job { key, task, wake }), suspect))
     }
 
     fn poll(&mut self, worker: WorkerId, block: bool) -> Step<T> {
@@ -721,26 +725,32 @@ impl<T> State<T> {
     fn enqueue(&mut self, key: Key, now: Nanos) {
         let lane = self.table.queue(key);
         self.lanes.push(lane, key, now);
+        if lane == Lane::Long {
+            // For `look_at_long_by`.
+            self.due_moved = true;
+        }
+    }
+
+    /// Something is due at this time, and the monitor must not sleep for longer.
+    fn due_by(&mut self, at: Nanos) {
+        if at < self.due {
+            self.due = at;
+            self.due_moved = !mutant::is("a_nearer_deadline_is_not_told");
+        }
     }
 
     fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
         let until = self.table.rest(key, phase, since);
         if until != NEVER {
             self.timers.set(until, key, &self.table);
-            if until < self.due {
-                self.due = until;
-                self.due_moved = !mutant::is("a_nearer_deadline_is_not_told");
-            }
+            self.due_by(until);
         }
         // Nothing is due before the shortest timeout is over, which is nearly always enough.
         if since.after(self.shortest_timeout) >= self.due {
             return;
         }
         let due = self.table.due(key, &self.bounds);
-        if due < self.due {
-            self.due = due;
-            self.due_moved = true;
-        }
+        self.due_by(due);
     }
 
     /// Marks a connection to be closed and brings it to a worker as soon as it can be.
@@ -808,6 +818,7 @@ impl<T> State<T> {
         let due = due.map(|due| due.max(self.sweep_at));
         let due = due.into_iter().chain(self.timers.earliest()).min();
         self.due = due.unwrap_or(NEVER);
-        due
+        let long = conserving::look_at_long_by(self, now);
+        due.into_iter().chain(long).min()
     }
 }

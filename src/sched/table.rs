@@ -7,6 +7,7 @@
 use super::lanes::Lane;
 use super::{Bounds, NEVER, Nanos};
 use crate::handler::CloseReason;
+use crate::id::Ticket;
 use crate::mutant;
 use crate::port::Readiness;
 
@@ -94,10 +95,6 @@ impl Phase {
         matches!(self, Self::Idle { .. } | Self::Flushing | Self::Parked)
     }
 }
-
-/// One park of a connection: counts up from 1, and a [`Resume`](crate::Resume) that is too late
-/// names an earlier one. 0: nobody can resume it.
-pub(crate) type Ticket = u32;
 
 /// What is due with a connection that has rested for long enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,6 +268,11 @@ impl<T> Table<T> {
             })
             .collect::<Vec<_>>()
             .into_iter()
+    }
+
+    /// Whether its last command was long.
+    pub(super) fn was_long(&self, key: Key) -> bool {
+        self.slots[key.index as usize].was_long
     }
 
     /// Queued to running: the task leaves the table.

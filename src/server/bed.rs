@@ -4,7 +4,7 @@
 //! thread waits here only where something else may: while its connection is parked, when the handler
 //! asked to be woken, or when a [`ConnHandle`](crate::ConnHandle) was taken, by which it may be poked.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::registry::Registry;
@@ -23,7 +23,6 @@ const WITHOUT_BELL: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(crate) struct Bed {
     called: Mutex<Called>,
-    bell: OnceLock<Option<Bell>>,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +33,8 @@ struct Called {
     resumed: Ticket,
     /// Its `Resume` was dropped unused.
     dropped: bool,
+    /// Made when it is needed first: a descriptor, which most connections do without.
+    bell: Option<Arc<Bell>>,
 }
 
 /// For what a thread lies down.
@@ -68,7 +69,8 @@ impl Bed {
             },
         };
         // Before the look at what has been called: whoever calls after it finds the bell.
-        let bell = self.bell.get_or_init(|| Bell::new().ok()).as_ref();
+        let bell = self.bell();
+        let bell = bell.as_deref();
         loop {
             if self.is_called(rest, &mut wake) {
                 return wake;
@@ -118,35 +120,46 @@ impl Bed {
         called.killed || wake.poked || wake.resumed || wake.close.is_some()
     }
 
-    fn ring(&self) {
-        if let Some(Some(bell)) = self.bell.get() {
+    fn bell(&self) -> Option<Arc<Bell>> {
+        let mut called = self.called.lock();
+        if called.bell.is_none() {
+            called.bell = Bell::new().ok().map(Arc::new);
+        }
+        called.bell.clone()
+    }
+
+    /// Notes something, and wakes the thread if it is there.
+    fn call<R>(&self, note: impl FnOnce(&mut Called) -> R) -> R {
+        let mut called = self.called.lock();
+        let noted = note(&mut called);
+        let bell = called.bell.clone();
+        drop(called);
+        if let Some(bell) = bell {
             bell.ring();
         }
+        noted
     }
 }
 
 impl conn::Place for Bed {
     fn kill(&self, _: usize) -> bool {
-        self.called.lock().killed = true;
-        self.ring();
+        self.call(|called| called.killed = true);
         true
     }
 
     fn poke(&self, _: usize) {
-        self.called.lock().poked = true;
-        self.ring();
+        self.call(|called| called.poked = true);
     }
 
     fn resume(&self, _: usize, ticket: Ticket, dropped: bool) -> bool {
-        let mut called = self.called.lock();
-        if called.resumed >= ticket {
-            return false;
-        }
-        called.resumed = ticket;
-        called.dropped = dropped;
-        drop(called);
-        self.ring();
-        true
+        self.call(|called| {
+            let first = called.resumed < ticket;
+            if first {
+                called.resumed = ticket;
+                called.dropped = dropped;
+            }
+            first
+        })
     }
 
     fn boost(&self, _: usize) -> Option<u64> {

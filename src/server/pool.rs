@@ -39,14 +39,11 @@ impl Task<Registrar> for Box<dyn Connection> {
         registrar: &Registrar,
         desk: &mut conn::Desk,
     ) -> Turn {
-        self.conn().borrow(desk);
         let cause = Cause {
             wake,
             now: Some(now),
         };
-        let turn = self.advance(Place::Poller(registrar, key.to_token()), cause);
-        self.conn().give_back(desk);
-        turn
+        self.advance(Place::Poller(registrar, key.to_token()), cause, desk)
     }
 
     fn left(mut self) {

@@ -9,7 +9,6 @@ use crate::conn::{ConnId, Shared};
 use crate::handler::{CloseReason, Refusal};
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
-use crate::sched::Nanos;
 use crate::stats::{ConnInfo, Stats, WaitStats};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::WaitKind;
@@ -95,8 +94,8 @@ impl Registry {
     }
 
     /// A moment on the server's clock.
-    pub(crate) fn at(&self, moment: Instant) -> Nanos {
-        Nanos(self.clock.at(moment))
+    pub(crate) fn at(&self, moment: Instant) -> u64 {
+        self.clock.at(moment)
     }
 
     /// Enters a new connection, if there is room for one; else the socket comes back.

@@ -217,13 +217,12 @@ impl ThreadPerConnection {
         let place: Weak<Bed> = Arc::downgrade(&bed);
         served.conn().shared().place(place);
         served.conn().shared().placed(0);
-        served.conn().borrow(desk);
         let mut cause = Cause {
             now: Some(Nanos(self.registry.now())),
             ..Cause::default()
         };
         loop {
-            let turn = served.advance(Place::Thread, cause);
+            let turn = served.advance(Place::Thread, cause, desk);
             if turn.end == End::Closed {
                 break;
             }
