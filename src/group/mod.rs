@@ -9,9 +9,13 @@
 //! length of a move in `sched`, which is some tens of nanoseconds but for a harvest (as long as
 //! the batch) and a sweep (as long as the table).
 
+#[cfg(all(test, any(loom, shuttle)))]
+mod fakes;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod monitor;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 pub(crate) mod worker;
 
 use std::sync::Arc;
@@ -19,6 +23,7 @@ use std::sync::atomic::AtomicU32;
 
 use crossbeam::utils::CachePadded;
 
+use crate::mutant;
 use crate::port::Doors;
 use crate::sched::{Actions, Bounds, Call, Key, Lane, Nanos, State, Ticket, Turn, Wake, WorkerId};
 use crate::stats::GroupStats;
@@ -184,7 +189,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         for bed in beds {
             bed.notify_one();
         }
-        if poller {
+        if poller && !mutant::is("a_stop_does_not_ring_the_poller") {
             self.doors.wake();
         }
     }
@@ -199,7 +204,10 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn wait_begin(&self, worker: WorkerId, holder: Option<u64>) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.wait_begin(worker, holder, now);
+        let mut actions = guard.sched.wait_begin(worker, holder, now);
+        if mutant::is("a_wait_calls_nobody") {
+            actions.call = Call::Nobody;
+        }
         self.perform(guard, actions);
     }
 
@@ -248,7 +256,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         if let Some(bed) = bed {
             bed.notify_one();
         }
-        if actions.call == Call::Poller {
+        if actions.call == Call::Poller && !mutant::is("a_called_listener_is_not_rung") {
             self.doors.wake();
         }
         if actions.call == Call::Spawn {

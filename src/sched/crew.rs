@@ -7,6 +7,7 @@
 
 use super::Nanos;
 use super::table::Key;
+use crate::mutant;
 
 /// A worker's place in the crew; reused after the worker has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -221,6 +222,7 @@ impl Crew {
     /// The worker looks at the state with nothing in hand.
     pub(super) fn arrived(&mut self, worker: WorkerId) {
         match self.at(worker).at {
+            At::Coming if mutant::is("who_was_called_never_arrives") => {}
             At::Starting | At::Coming => self.starting_or_coming -= 1,
             At::Parked => self.parked.retain(|w| *w != worker),
             At::Idle => {}
@@ -261,9 +263,12 @@ impl Crew {
         debug_assert_eq!(w.at, At::Running);
         w.at = At::Idle;
         w.conn = None;
-        let (kind, holder) = (w.kind, w.holder);
+        let (mut kind, holder) = (w.kind, w.holder);
         let ran = now.since(w.started);
         let long = w.declared || ran.0 >= bound.0.saturating_mul(sharers);
+        if mutant::is("a_long_command_ends_as_a_short_one") {
+            kind = Kind::Slot;
+        }
         self.ordinary -= usize::from(!holder);
         self.uncount(worker, kind);
         long && kind != Kind::Detected
@@ -303,7 +308,7 @@ impl Crew {
         debug_assert_eq!(self.listener, Some(worker));
         self.at(worker).at = At::Idle;
         self.listener = None;
-        self.listener_called = false;
+        self.listener_called &= mutant::is("a_listener_that_was_rung_never_arrives");
     }
 
     pub(super) fn park(&mut self, worker: WorkerId) {
@@ -426,7 +431,8 @@ impl Crew {
     pub(super) fn judge(&mut self, suspect: Suspect, blocked: bool, now: Nanos) -> (Nanos, bool) {
         let w = self.at(suspect.worker);
         // It may have ended meanwhile, and another one begun.
-        if w.at != At::Running || w.started != suspect.started {
+        let same = w.started == suspect.started || mutant::is("a_verdict_outlives_its_command");
+        if w.at != At::Running || !same {
             return (Nanos(0), false);
         }
         let known = w.kind == Kind::Detected;

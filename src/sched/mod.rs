@@ -31,7 +31,8 @@ use std::time::Duration;
 use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
 pub(crate) use crate::id::Ticket;
-use crate::port::Event;
+use crate::mutant;
+use crate::port::{Event, Readiness};
 use crate::stats::GroupStats;
 
 use crew::Crew;
@@ -263,7 +264,8 @@ impl<T> State<T> {
     /// learns it when it would come to rest.
     pub(crate) fn poke(&mut self, key: Key, now: Nanos) -> Actions {
         if let Some(slot) = self.table.get_mut(key) {
-            slot.wake.poked = true;
+            let lost = slot.phase == Phase::Running && mutant::is("a_poke_of_who_runs_is_lost");
+            slot.wake.poked = !lost;
             self.end_rest(key, now);
         }
         self.actions(now)
@@ -281,7 +283,7 @@ impl<T> State<T> {
     ) -> (bool, Actions) {
         let mut won = false;
         if let Some(slot) = self.table.get_mut(key)
-            && slot.resumed < ticket
+            && (slot.resumed < ticket || mutant::is("a_park_may_end_twice"))
         {
             slot.resumed = ticket;
             slot.dropped = dropped;
@@ -381,7 +383,7 @@ impl<T> State<T> {
     /// A worker that has nothing in hand asks what to do.
     pub(crate) fn take(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Actions) {
         self.crew.arrived(worker);
-        if self.stopping {
+        if self.stopping && !mutant::is("a_worker_does_not_see_the_stop") {
             self.crew.exit(worker);
             let nothing = Actions {
                 call: Call::Nobody,
@@ -440,7 +442,8 @@ impl<T> State<T> {
     /// A parked worker woke up. True: it was called, or must stay; next it [`take`](Self::take)s.
     /// False: its time is over and it is counted out. A call decides even when the time ran out.
     pub(crate) fn slept(&mut self, worker: WorkerId, timed_out: bool) -> bool {
-        if self.crew.is_parked(worker) && timed_out && !self.stopping {
+        let waits = self.crew.is_parked(worker) || mutant::is("time_overrides_a_call");
+        if waits && timed_out && !self.stopping {
             if self.crew.may_leave() {
                 self.crew.exit(worker);
                 return false;
@@ -487,10 +490,16 @@ impl<T> State<T> {
             self.table.hold(key, turn.holding, boosted);
         }
         let slot = self.table.running_mut(key);
+        if mutant::is("settle_forgets_an_event") {
+            slot.wake.ready = Readiness::NOTHING;
+        }
+        if mutant::is("settle_forgets_a_kill") {
+            slot.wake.close = None;
+        }
         let phase = match turn.end {
             End::Again | End::Closed => None,
             End::Idle { in_command } => {
-                if self.draining && !in_command {
+                if self.draining && !in_command && !mutant::is("settle_forgets_the_drain") {
                     slot.wake.close.get_or_insert(CloseReason::Draining);
                 }
                 Some(Phase::Idle { in_command })
@@ -498,7 +507,9 @@ impl<T> State<T> {
             End::Flush => Some(Phase::Flushing),
             End::Park { ticket } => {
                 slot.ticket = ticket;
-                slot.take_resume();
+                if !mutant::is("settle_forgets_a_resume") {
+                    slot.take_resume();
+                }
                 Some(Phase::Parked)
             }
         };
@@ -747,7 +758,7 @@ impl<T> State<T> {
     fn due_by(&mut self, at: Nanos) {
         if at < self.due {
             self.due = at;
-            self.due_moved = true;
+            self.due_moved = !mutant::is("a_nearer_deadline_is_not_told");
         }
     }
 

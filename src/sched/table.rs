@@ -8,6 +8,7 @@ use super::lanes::Lane;
 use super::{Bounds, NEVER, Nanos};
 use crate::handler::CloseReason;
 use crate::id::Ticket;
+use crate::mutant;
 use crate::port::Readiness;
 
 /// Names a connection of a group, for as long as it lives.
@@ -58,7 +59,10 @@ impl Wake {
         match phase {
             Phase::Idle { .. } => called || self.look || self.ready.input(),
             // Its handler is not called before its output has left.
-            Phase::Flushing => self.close.is_some() || self.ready.has_any_of(Readiness::WRITABLE),
+            Phase::Flushing => {
+                (self.close.is_some() && !mutant::is("a_slow_reader_is_not_killed"))
+                    || self.ready.has_any_of(Readiness::WRITABLE)
+            }
             // Input can wait; a client that has gone for good cannot, nor can what it is owed.
             Phase::Parked => {
                 let more = Readiness::HUNG_UP.and(Readiness::WRITABLE);
@@ -354,7 +358,9 @@ impl<T> Table<T> {
     pub(super) fn remove(&mut self, key: Key) {
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
-        slot.generation = slot.generation.wrapping_add(1);
+        if !mutant::is("a_successor_has_the_same_key") {
+            slot.generation = slot.generation.wrapping_add(1);
+        }
         slot.phase = Phase::Free;
         slot.task = None;
         let held = slot.holds();
