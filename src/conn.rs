@@ -13,7 +13,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use crate::config::{IO_CHUNK, Limits};
@@ -38,12 +39,14 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
     /// Has the handler called, as soon as the connection rests.
     fn poke(&self, token: usize);
 
-    /// What the connection has parked for has happened, or never will: `dropped`. False: it is not
-    /// waiting for that any more.
-    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) -> bool;
+    /// What the connection has parked for has happened, or never will: `dropped`.
+    fn resume(&self, token: usize, ticket: Ticket, dropped: bool);
 
     /// Somebody waits for what the connection holds. Returns for whom it waits itself.
     fn boost(&self, token: usize) -> Option<u64>;
+
+    /// That one has stopped waiting.
+    fn unboost(&self, token: usize);
 }
 
 /// What is known of a connection outside its worker. Held by the connection and by the registry
@@ -164,15 +167,9 @@ impl Shared {
     }
 
     /// Where it is scheduled, if it lives and has had its first turn.
-    fn scheduled(&self) -> Option<(Arc<dyn Place>, usize)> {
+    pub(crate) fn scheduled(&self) -> Option<(Arc<dyn Place>, usize)> {
         let fate = self.fate.lock();
         if fate.closed { None } else { fate.place() }
-    }
-
-    /// Somebody waits for what the connection holds. Returns for whom it waits itself.
-    pub(crate) fn boost(&self) -> Option<u64> {
-        let (place, token) = self.scheduled()?;
-        place.boost(token)
     }
 
     /// Ends reading: how a silent connection under thread-per-connection is told that it is to
@@ -295,7 +292,8 @@ impl ConnHandle {
 ///
 /// A resume, a kill, a client's hang-up, a poke and the time given to
 /// [`Next::until`](crate::Next::until) may come together. The connection runs for the first; a
-/// `Resume` that comes after the park is over does nothing.
+/// `Resume` that comes after the park is over does nothing. A poke leaves the park as it is if the
+/// handler answers it with [`Next::park`](crate::Next::park), and ends it otherwise.
 #[derive(Clone, Debug)]
 pub struct Resume(Arc<Pledge>);
 
@@ -303,18 +301,44 @@ pub struct Resume(Arc<Pledge>);
 struct Pledge {
     conn: ConnHandle,
     ticket: Ticket,
-    /// Relaxed: who is first is all that it decides; what was written before the resume is carried to
-    /// the handler by the lock of the connection's scheduler.
-    used: AtomicBool,
+    state: Arc<PledgeState>,
 }
 
 impl Pledge {
     fn settle(&self, dropped: bool) -> bool {
-        if self.used.swap(true, Relaxed) {
+        if !self.state.leave_open(if dropped { OVER } else { USED }) {
             return false;
         }
-        let place = self.conn.shared.upgrade().and_then(|s| s.scheduled());
-        place.is_some_and(|(place, token)| place.resume(token, self.ticket, dropped))
+        let alive = self.conn.shared.upgrade().filter(|s| !s.is_cancelled());
+        let Some((place, token)) = alive.and_then(|s| s.scheduled()) else {
+            return false;
+        };
+        // That the scheduler may not have it any more does not matter: it went after this.
+        place.resume(token, self.ticket, dropped);
+        true
+    }
+}
+
+/// Whether a [`Resume`] is open still, has been used, or is of no use any more: dropped, or its park
+/// is over. Whoever moves it away from open decides; nobody moves it after that.
+#[derive(Debug, Default)]
+struct PledgeState(AtomicU8);
+
+const OPEN: u8 = 0;
+const USED: u8 = 1;
+const OVER: u8 = 2;
+
+impl PledgeState {
+    /// False: it was not open.
+    fn leave_open(&self, to: u8) -> bool {
+        // Release: for the acquire in `is_used`, where a park ends just as it is resumed. Else what was
+        // written before the resume is carried to the handler by the lock of the scheduler.
+        self.0.compare_exchange(OPEN, to, Release, Relaxed).is_ok()
+    }
+
+    fn is_used(&self) -> bool {
+        // Acquire: of the release in `leave_open`.
+        self.0.load(Acquire) == USED
     }
 }
 
@@ -490,9 +514,9 @@ pub struct Conn {
     reading: Reading,
     server: ServerHandle,
     listener: usize,
-    /// The park that the last `Resume` is for, and whether that has been delivered.
+    /// The park that the last `Resume` is for; and that, until its park is over.
     ticket: Ticket,
-    resumed: bool,
+    pledge: Option<Arc<PledgeState>>,
     /// Somebody may poke it.
     reachable: Cell<bool>,
     /// The socket may hold more than has been read: nobody has seen it empty since the last event.
@@ -542,7 +566,7 @@ impl Conn {
             server,
             listener,
             ticket: 0,
-            resumed: false,
+            pledge: None,
             reachable: Cell::new(false),
             undrained: false,
             reread: false,
@@ -580,12 +604,13 @@ impl Conn {
     /// What ends the next [`Next::park`](crate::Next::park). Give it to whoever knows when the
     /// connection may go on, then return `park`. Making another one makes this one useless.
     pub fn resume(&mut self) -> Resume {
+        self.end_park();
         self.ticket += 1;
-        self.resumed = false;
+        let state = Arc::clone(self.pledge.insert(Arc::default()));
         Resume(Arc::new(Pledge {
             conn: ConnHandle::of(&self.link.shared),
             ticket: self.ticket,
-            used: AtomicBool::new(false),
+            state,
         }))
     }
 
@@ -673,12 +698,14 @@ impl Conn {
 
     /// Which park the last `Resume` is for, if that has not ended one yet.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
-        (self.ticket > 0 && !self.resumed).then_some(self.ticket)
+        self.pledge.is_some().then_some(self.ticket)
     }
 
-    /// The handler is told that it has been resumed.
-    pub(crate) fn resumed(&mut self) {
-        self.resumed = true;
+    /// The park that the last `Resume` is for is over: that does nothing any more. True: it has been
+    /// used before, and the handler is to be told.
+    pub(crate) fn end_park(&mut self) -> bool {
+        let pledge = self.pledge.take();
+        pledge.is_some_and(|state| !state.leave_open(OVER) && state.is_used())
     }
 
     /// Whether somebody may poke it.

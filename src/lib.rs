@@ -8,6 +8,7 @@ mod error;
 mod group;
 mod handler;
 mod id;
+mod mutant;
 mod os;
 mod port;
 mod sched;

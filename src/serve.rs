@@ -243,9 +243,6 @@ impl<H: Handler> Served<H> {
         if let Some(why) = wake.close {
             self.close_if_silent(why)?;
         }
-        if self.parked && self.hung_up && self.calls.is_empty() {
-            return Err(CloseReason::ClientClosed);
-        }
         let mut begun: Option<Instant> = None;
         loop {
             if self.flushing && !self.flush(place)? {
@@ -297,6 +294,10 @@ impl<H: Handler> Served<H> {
             // What is left goes on leaving meanwhile: whoever holds something is not to wait for a
             // client that does not read.
             self.flushing = false;
+            // It may have been said with the command, and is not said again.
+            if self.hung_up {
+                return Err(CloseReason::ClientClosed);
+            }
             let ticket = self.conn.ticket().unwrap_or(0);
             if ticket == 0 && self.until == NEVER {
                 return Err(CloseReason::Unresumed);
@@ -429,8 +430,10 @@ impl<H: Handler> Served<H> {
                 self.close_after_flush(CloseReason::ClientClosed);
             }
             Ok(Filled::End) => {
-                // A kill shuts the reading side, and that is no end that the client made.
-                if let Some(why) = self.conn.shared().cancelled() {
+                // A kill shuts the reading side, as does whoever closes a silent connection under
+                // thread-per-connection, and that is no end that the client made.
+                let shared = self.conn.shared();
+                if let Some(why) = shared.cancelled().or_else(|| shared.input_ended()) {
                     return Err(why);
                 }
                 self.unshown = true;
@@ -451,9 +454,9 @@ impl<H: Handler> Served<H> {
         let commands = &conn.shared().commands;
         // Relaxed, and no `fetch_add`: a statistic with one writer.
         commands.store(commands.load(Relaxed) + 1, Relaxed);
-        let woken = self.calls.take();
+        let mut woken = self.calls.take();
+        let was_parked = std::mem::take(&mut self.parked);
         self.until = NEVER;
-        self.parked = false;
         self.priority = None;
         match woken {
             None => {
@@ -461,9 +464,12 @@ impl<H: Handler> Served<H> {
                 self.shown_at = conn.consumed();
                 self.end_shown = conn.at_end();
             }
-            Some(Woken::Resumed) => conn.resumed(),
+            Some(Woken::Resumed) => _ = conn.end_park(),
+            // Whoever resumed it before now was told that it counts.
+            Some(Woken::Due) if was_parked && conn.end_park() => woken = Some(Woken::Resumed),
             Some(_) => {}
         }
+        let ticket = conn.ticket();
         let answer = catch_unwind(AssertUnwindSafe(|| match woken {
             None => handler.command(session, conn),
             Some(why) => handler.woken(session, conn, why),
@@ -482,7 +488,13 @@ impl<H: Handler> Served<H> {
                 return Err(CloseReason::Panicked);
             }
         };
-        self.take_next(next)
+        self.take_next(next)?;
+        // A poke has ended the park, unless the handler goes on with it.
+        let over = was_parked && !self.parked && ticket.is_some() && self.conn.ticket() == ticket;
+        if over && self.conn.end_park() {
+            self.calls.add(Calls::RESUMED);
+        }
+        Ok(())
     }
 
     fn take_next(&mut self, next: Next) -> Result<(), CloseReason> {
@@ -531,6 +543,7 @@ impl<H: Handler> Served<H> {
         {
             registrar.remove(self.conn.socket());
         }
+        self.conn.end_park();
         End::Closed
     }
 
@@ -674,8 +687,10 @@ impl<H: Handler> Connection for Served<H> {
                 unsent: self.conn.unsent() > 0,
             }),
             // A plain `recv` is faster, but nothing else ends it.
-            End::Idle { .. } if turn.until != NEVER || self.conn.is_reachable() => Some(Rest::Idle),
-            End::Idle { .. } => None,
+            End::Idle { .. } => {
+                let others = self.conn.is_reachable() || bed.is_reached();
+                (others || turn.until != NEVER).then_some(Rest::Idle)
+            }
         };
         if let Some(rest) = rest {
             wake = bed.rest(rest, self.conn.socket(), turn.until, &self.registry);

@@ -1,4 +1,4 @@
-//! The lock and the sleeping place of a group, in one spelling for the real build and for loom.
+//! The lock and the sleeping place of a group, in one spelling for the real build, loom and shuttle.
 //!
 //! Only this file decides which they are. The real ones are parking_lot 0.13's *because that lock
 //! barges*: a free lock goes to whoever is running and asks, never to a thread that is still
@@ -6,9 +6,10 @@
 //! everybody then waits for that sleeper's turn on the CPU.
 //!
 //! Loom is chosen by `all(test, loom)` and not by `loom` alone, so that another crate's
-//! `--cfg loom` build, which sets the flag for every dependency, still gets the real thing.
+//! `--cfg loom` build, which sets the flag for every dependency, still gets the real thing. So is
+//! shuttle.
 
-#[cfg(not(all(test, loom)))]
+#[cfg(not(all(test, any(loom, shuttle))))]
 mod imp {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::AtomicBool;
@@ -39,31 +40,36 @@ mod imp {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, shuttle)))]
 mod imp {
-    pub(crate) use loom::sync::atomic::AtomicBool;
+    #[cfg(loom)]
+    use loom as checker;
+    #[cfg(shuttle)]
+    use shuttle as checker;
+
+    pub(crate) use checker::sync::atomic::AtomicBool;
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
     const SHORT: Duration = Duration::from_secs(1);
 
     #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+    pub(crate) struct Mutex<T>(checker::sync::Mutex<T>);
 
-    /// The guard can be empty for the length of a `Condvar::wait`, because loom's takes it by value.
+    /// The guard can be empty for the length of a `Condvar::wait`, because a checker's takes it by value.
     #[derive(Debug)]
     pub(crate) struct MutexGuard<'a, T> {
-        guard: Option<loom::sync::MutexGuard<'a, T>>,
+        guard: Option<checker::sync::MutexGuard<'a, T>>,
         mutex: &'a Mutex<T>,
     }
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::Mutex::new(value))
+            Self(checker::sync::Mutex::new(value))
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            let guard = self.0.lock().expect("loom stops at the first panic");
+            let guard = self.0.lock().expect("a checker stops at the first panic");
             MutexGuard {
                 guard: Some(guard),
                 mutex: self,
@@ -85,12 +91,16 @@ mod imp {
     }
 
     #[derive(Debug, Default)]
-    pub(crate) struct Condvar(loom::sync::Condvar);
+    pub(crate) struct Condvar(checker::sync::Condvar);
 
     impl Condvar {
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let inner = guard.guard.take().expect("held by the caller");
-            guard.guard = Some(self.0.wait(inner).expect("loom stops at the first panic"));
+            guard.guard = Some(
+                self.0
+                    .wait(inner)
+                    .expect("a checker stops at the first panic"),
+            );
         }
 
         /// A long time never passes here, so that a lost wake-up shows as a deadlock and is not
@@ -101,7 +111,7 @@ mod imp {
                 return self.wait(guard);
             }
             guard.guard = None;
-            loom::thread::yield_now();
+            checker::thread::yield_now();
             *guard = guard.mutex.lock();
         }
 

@@ -121,8 +121,9 @@ pub fn during<R>(kind: WaitKind, blocking: impl FnOnce() -> R) -> R {
 
 /// As [`during`], and says for which connection's command it waits: the holder of the lock, say.
 ///
-/// What the holder has queued, or queues next, then goes before everything else, and may have a
-/// thread beyond the cap; so do those that the holder itself waits for, as far as they have said so.
+/// As long as the wait lasts, what the holder has queued, or queues, goes before everything else, and
+/// may have a thread beyond the cap; so do those that the holder itself waits for, as far as it has said
+/// so.
 /// Without it, whoever is waited for queues behind those that wait for it. A holder that is unknown
 /// here or has gone is no error.
 pub fn during_for<R>(kind: WaitKind, holder: ConnId, blocking: impl FnOnce() -> R) -> R {

@@ -14,6 +14,7 @@ use thread_group_pool::{LocalAddr, PoolConfig, ThreadPerConnectionConfig};
 
 in_the_pool! {
     a_group_that_gets_no_thread_goes_on_with_those_that_it_has,
+    a_connection_that_detaches_and_gets_no_thread_is_closed,
 }
 
 everywhere! {
@@ -32,13 +33,17 @@ const STACK: usize = 1 << 30;
 /// Forbids new threads: their stacks are larger than what is left of the address space. Everything
 /// else has some room.
 fn forbid_threads() {
+    leave_address_space(STACK as u64 / 2);
+}
+
+fn leave_address_space(bytes: u64) {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
     let kib: u64 = size
         .and_then(|size| size.trim().strip_suffix(" kB"))
         .and_then(|size| size.parse().ok())
         .expect("a size in KiB");
-    set(Resource::As, Some(kib * 1024 + STACK as u64 / 2));
+    set(Resource::As, Some(kib * 1024 + bytes));
 }
 
 fn allow_threads() {
@@ -91,6 +96,28 @@ fn a_group_that_gets_no_thread_goes_on_with_those_that_it_has(setup: Setup) {
         for client in &mut clients {
             assert_eq!(client.line(), "waited");
         }
+        server.finish();
+    });
+}
+
+fn a_connection_that_detaches_and_gets_no_thread_is_closed(setup: Setup) {
+    alone(setup.test, || {
+        let server = setup.serve(Options::pool(PoolConfig::default().groups(1)));
+        let mut other = server.client();
+        let mut client = server.client();
+        // Less than the stack of a detached connection's thread.
+        leave_address_space(1 << 20);
+        client.send("ECHO before\nDETACH gate");
+        assert_eq!(
+            client.rest(),
+            "before\nfarewell: no thread is free for the detached connection\n"
+        );
+        allow_threads();
+        server.until_closed_as("no_thread", 1);
+        assert_eq!(server.stage.running("detached").ever, 0);
+        assert!(server.stats().spawn_failures > 0);
+        other.ping();
+        assert_eq!(server.client().ask("DETACH READ"), "detached");
         server.finish();
     });
 }

@@ -26,6 +26,7 @@ in_the_pool! {
     short_commands_do_not_wait_behind_long_ones,
     the_cap_on_threads_holds_and_whoever_waited_is_served,
     threads_that_are_not_needed_leave_but_for_the_last,
+    every_lane_is_seen_in_the_queues,
 }
 
 everywhere! {
@@ -223,12 +224,12 @@ fn a_session_that_is_known_for_long_commands_is_not_kept_out_for_ever(setup: Set
     assert_eq!(holder.ask("LONG known"), "spun");
     let mut others = server.clients(3);
     for client in &mut others {
-        client.send("BLOCK gate");
+        client.send("SPIN gate");
     }
     until("they are at the bound", || server.group().long >= 1);
     assert_eq!(holder.ask("OPEN gate"), "open");
     for client in &mut others {
-        assert_eq!(client.line(), "blocked");
+        assert_eq!(client.line(), "spun");
     }
     server.finish();
 }
@@ -344,5 +345,62 @@ fn commands_that_wait_for_one_another_come_to_an_end(setup: Setup) {
         assert_eq!(clients[n].ask(&format!("OPEN {n}")), "open");
     }
     clients.iter_mut().for_each(Client::ping);
+    server.finish();
+}
+
+/// Whose word counts: the next turn's, then the session's, then the transaction's. For one turn only.
+fn every_lane_is_seen_in_the_queues(setup: Setup) {
+    const CASES: [(&[&str], &str); 9] = [
+        (&["HOLD true", "PRIORITY Low"], "holding"),
+        (&["TURN High"], "high"),
+        (&["PRIORITY Low", "TURN High"], "high"),
+        (&["TRANSACTION true"], "high"),
+        (&["PRIORITY High"], "high"),
+        (&["PRIORITY High", "TURN Low"], "low"),
+        (&["TRANSACTION true", "PRIORITY Low"], "low"),
+        (&["TURN High", "ECHO once"], "low"),
+        (&["LONG known"], "long"),
+    ];
+    let server = setup.serve(Options::pool(two_slots().kickup(NEVER)));
+    server.stage.open("known");
+    let mut blockers = server.clients(2);
+    let mut clients = server.clients(CASES.len());
+    for (client, (commands, _)) in clients.iter_mut().zip(CASES) {
+        for command in commands {
+            client.ask(command);
+        }
+    }
+    for client in &mut blockers {
+        client.send("BLOCK gate");
+    }
+    until("both slots are taken", || {
+        server.stage.running("BLOCK").now == 2
+    });
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(&format!("ECHO {n}"));
+        until("it queues", || server.handle.queues().len() == n + 1);
+    }
+    let mut places = std::collections::BTreeMap::new();
+    let queues = server.handle.queues();
+    for (client, (commands, lane)) in clients.iter().zip(CASES) {
+        let entry = queues.iter().find(|entry| entry.id == Some(client.id));
+        let entry = entry.expect("it queues");
+        assert_eq!(entry.lane, lane, "{commands:?}");
+        // They came in the order of the table.
+        let place: &mut usize = places.entry(lane).or_default();
+        assert_eq!(entry.position, *place, "{commands:?}");
+        *place += 1;
+    }
+    let order: Vec<_> = queues.iter().map(|entry| entry.lane).collect();
+    assert!(order.is_sorted_by_key(|lane| {
+        ["holding", "high", "low", "long"]
+            .iter()
+            .position(|l| l == lane)
+    }));
+    server.stage.open("gate");
+    for (n, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.line(), n.to_string());
+    }
+    assert!(server.handle.queues().is_empty());
     server.finish();
 }

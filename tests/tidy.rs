@@ -223,7 +223,7 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
@@ -248,8 +248,12 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "server::registry",
         ],
     ),
-    ("sched", &["config", "handler", "id", "port", "stats"]),
-    ("group", &["sched", "port", "stats", "sync"]),
+    ("mutant", &[]),
+    (
+        "sched",
+        &["config", "handler", "id", "mutant", "port", "stats"],
+    ),
+    ("group", &["mutant", "sched", "port", "stats", "sync"]),
     // What it plays the parts of, it takes the constants from.
     (
         "sim",
@@ -826,6 +830,89 @@ fn every_test_that_the_prose_names_exists() {
     ]);
     assert_eq!(names(&bad).len(), 1, "{:#?}", names(&bad));
     report(names);
+}
+
+// ---- races and mutants ----
+
+/// What the code leaves out on purpose, the table of races and the kernels name the same mutants.
+fn mutants(files: &[File]) -> Vec<String> {
+    let named = |path: &str| files.iter().find(|file| file.path == path);
+    let (Some(note), Some(kernels)) = (
+        named("src/sched/README.md"),
+        named("src/group/loom_tests.rs"),
+    ) else {
+        return vec!["the design note or its kernels are not there".into()];
+    };
+    let mut races = Vec::new();
+    let mut found = Vec::new();
+    for (line, text) in note.lines() {
+        let mut cells = text.trim_matches('|').split('|').map(str::trim);
+        let Some(number) = cells.next().and_then(|cell| cell.parse::<usize>().ok()) else {
+            continue;
+        };
+        let names: Vec<&str> = cells
+            .rev()
+            .take(2)
+            .map(|cell| cell.trim_matches('`'))
+            .collect();
+        races.push(names[0]);
+        if number != races.len() {
+            found.push(note.says(line, format!("this race is number {}", races.len())));
+        }
+        let [mutant, kernel] = names[..] else {
+            found.push(note.says(line, "name the kernel and its mutant"));
+            continue;
+        };
+        let squeezed: String = kernels.code.split_whitespace().collect();
+        if !squeezed.contains(&format!("{mutant}in{kernel}:")) {
+            found.push(note.says(line, format!("`mutants!` has no `{mutant} in {kernel}`")));
+        }
+    }
+    for file in files
+        .iter()
+        .filter(|file| file.is_in("src/") && file.is_rust())
+    {
+        for (line, text) in file.lines() {
+            for (_, rest) in text
+                .match_indices("mutant::is(")
+                .map(|(at, m)| text.split_at(at + m.len()))
+            {
+                let name = rest.split('"').nth(1).unwrap_or("");
+                match races.iter().position(|race| *race == name) {
+                    Some(at) => _ = races.remove(at),
+                    None => found.push(file.says(
+                        line,
+                        format!("`{name}` is the mutant of no numbered race, or of two places"),
+                    )),
+                }
+            }
+        }
+    }
+    found.extend(
+        races
+            .iter()
+            .map(|race| note.says(1, format!("no code has the mutant `{race}`"))),
+    );
+    found
+}
+
+#[test]
+fn every_race_has_a_kernel_and_a_mutant() {
+    let note = "| 1 | race | step | `kernel_a` | `mutant_a` |\n| 3 | race | step | `kernel_b` | `mutant_b` |";
+    let bad = example(&[
+        ("src/sched/README.md", note),
+        (
+            "src/group/loom_tests.rs",
+            "mutants! {\n    mutant_a\n        in kernel_a: X;\n}",
+        ),
+        (
+            "src/a.rs",
+            "if mutant::is(\"mutant_a\") {}\nif mutant::is(\"mutant_c\") {}",
+        ),
+    ]);
+    let found = mutants(&bad);
+    assert_eq!(found.len(), 4, "{found:#?}");
+    report(mutants);
 }
 
 // ---- memory orderings ----

@@ -1,327 +1,123 @@
 //! The group that ships, over fake doors, in every order that loom can find.
 //!
-//! Each model is a kernel: the few threads and moves of one race that `src/sched/README.md` fears.
-//! What is lost in it shows as a deadlock, for nothing here is woken by time: the clock stands
-//! still unless a kernel moves it, and a parked worker is never parked for long enough. Run them by
-//! `cargo loom`; `LOOM_MAX_PREEMPTIONS=3 cargo loom` looks further and takes longer.
+//! Each kernel is the few threads and moves of one race that `src/sched/README.md` fears, and has
+//! a mutant: the same kernel without the step that prevents the race, in which loom must find
+//! something. Run them by `cargo loom`; `LOOM_MAX_PREEMPTIONS=3 cargo loom` looks further and takes
+//! longer.
 
-use std::cell::Cell;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use loom::thread::{self, JoinHandle};
+use super::fakes::{
+    CLOSED, Client, Count, FLUSH, Fresh, Hire, IDLE, PARK, STARTED, TestGroup, attach, group,
+    group_with, me, reader, run_alone, spawn, start, stop, work_here,
+};
+use crate::mutant;
+use crate::port::Readiness;
+use crate::sched::{Nanos, Turn};
+use crate::sync::Mutex;
 
-use super::monitor::{Bell, Monitor, Settings};
-use super::{Group, Task};
-use crate::port::{Doors, Event, Readiness, Threads};
-use crate::sched::{Bounds, End, Key, Lane, NEVER, Nanos, Policy, Turn, Wake, WorkerId};
-use crate::sync::{Condvar, Mutex};
-
-// ---- fakes ----
-
-/// A poller that is told what is ready, and a clock.
-#[derive(Default)]
-struct Outside {
-    poller: Mutex<Polled>,
-    bed: Condvar,
-    now: Mutex<u64>,
-    /// By how much the clock goes on with each look at it.
-    step: u64,
-}
-
-#[derive(Default)]
-struct Polled {
-    events: Vec<Event>,
-    woken: bool,
-    taken: bool,
-}
-
-impl Outside {
-    fn input(&self, key: Key) {
-        let readiness = Readiness::READABLE;
-        let token = key.to_token();
-        self.poller.lock().events.push(Event { token, readiness });
-        self.bed.notify_one();
-    }
-
-    fn pass(&self, time: u64) {
-        *self.now.lock() += time;
-    }
-}
-
-impl Doors for Outside {
-    type Interest = ();
-
-    fn interest(&self) -> &() {
-        &()
-    }
-
-    fn poll(&self, block: bool, events: &mut Vec<Event>) {
-        let mut poller = self.poller.lock();
-        assert!(!poller.taken, "two are in the poller");
-        poller.taken = true;
-        while block && poller.events.is_empty() && !poller.woken {
-            self.bed.wait(&mut poller);
-        }
-        poller.taken = false;
-        poller.woken = false;
-        events.append(&mut poller.events);
-    }
-
-    fn wake(&self) {
-        self.poller.lock().woken = true;
-        self.bed.notify_one();
-    }
-
-    fn now(&self) -> u64 {
-        let mut now = self.now.lock();
-        *now += self.step;
-        *now
-    }
-}
-
-/// A connection that does in its turn what the kernel says.
-struct Client(Box<dyn FnMut(Key, &Wake) -> End + Send>);
-
-impl Task<()> for Client {
-    type Desk = ();
-
-    fn turn(&mut self, key: Key, wake: Wake, _: Nanos, (): &(), (): &mut ()) -> Turn {
-        Turn {
-            end: (self.0)(key, &wake),
-            lane: Lane::Low,
-            holding: false,
-            look_again: false,
-            calls: 1,
-            until: NEVER,
-        }
-    }
-}
-
-type TestGroup = Group<Outside, Client>;
-
-const IDLE: End = End::Idle { in_command: false };
-
-/// How soon a command is not fresh any more, so that the group lets another one start.
+/// How far a kernel is taken.
 #[derive(Clone, Copy)]
-enum Fresh {
-    /// Never: one command keeps its group's gate shut.
-    Always,
-    /// By the next look at the clock, which goes on by a second with each.
-    Not,
-    /// When the kernel lets time pass.
-    Until,
+struct Reach {
+    /// Unforced switches of thread in one order; without a bound it is every order that there is.
+    preemptions: Option<usize>,
+    /// Orders that there have been: fewer, and the kernel has shrunk to something that proves less.
+    orders: usize,
 }
 
-fn group(fresh: Fresh, bell: &Arc<Bell>) -> Arc<TestGroup> {
-    let bounds = Bounds {
-        policy: Policy::Conserving,
-        dedicated_listener: false,
-        oversubscribe: 1,
-        stall_limit: NEVER,
-        handover: match fresh {
-            Fresh::Always => NEVER,
-            Fresh::Not | Fresh::Until => Nanos(1),
-        },
-        kickup: NEVER,
-        park_time: NEVER,
-        creation_throttle: Nanos(0),
-        idle_timeout: NEVER,
-        read_timeout: NEVER,
-        write_timeout: NEVER,
-        look_again: NEVER,
-    };
-    let outside = Outside {
-        step: match fresh {
-            Fresh::Not => 1_000_000_000,
-            Fresh::Always | Fresh::Until => 0,
-        },
-        ..Outside::default()
-    };
-    Arc::new(Group::new(bounds, outside, Arc::clone(bell)))
-}
-
-loom::thread_local! {
-    static ME: Cell<Option<WorkerId>> = Cell::new(None);
-}
-
-fn me() -> WorkerId {
-    ME.with(|me| me.get().expect("a worker"))
-}
-
-fn start_as(group: &Arc<TestGroup>, worker: WorkerId) -> JoinHandle<()> {
-    let group = Arc::clone(group);
-    thread::spawn(move || {
-        ME.with(|me| me.set(Some(worker)));
-        group.work(worker);
-    })
-}
-
-fn start(group: &Arc<TestGroup>, workers: usize) -> Vec<JoinHandle<()>> {
-    (0..workers)
-        .map(|_| start_as(group, group.spawning(false, false)))
-        .collect()
-}
-
-fn stop(group: &TestGroup, workers: Vec<JoinHandle<()>>) {
-    group.stop();
-    for worker in workers {
-        worker.join().unwrap();
-    }
-}
-
-/// Something that is counted, and waited for.
-#[derive(Clone, Default)]
-struct Count(Arc<(Mutex<usize>, Condvar)>);
-
-impl Count {
-    fn up(&self) {
-        *self.0.0.lock() += 1;
-        self.0.1.notify_all();
-    }
-
-    fn is(&self) -> usize {
-        *self.0.0.lock()
-    }
-
-    fn wait_for(&self, n: usize) {
-        let mut count = self.0.0.lock();
-        while *count < n {
-            self.0.1.wait(&mut count);
-        }
-    }
-}
-
-/// Runs a kernel in every order with at most `preemptions` unforced switches.
-fn model(name: &str, preemptions: usize, kernel: impl Fn() + Send + Sync + 'static) {
-    let orders = Arc::new(AtomicUsize::new(0));
+/// Runs a kernel in every order within reach.
+fn model(name: &str, reach: Reach, kernel: impl Fn() + Send + Sync + 'static) {
+    let (orders, threads) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let begun = Instant::now();
     let mut builder = loom::model::Builder::new();
-    let preemptions = *builder.preemption_bound.get_or_insert(preemptions);
+    // The bound of a run, from its environment, goes before the kernel's.
+    builder.preemption_bound = builder.preemption_bound.or(reach.preemptions);
+    let bound = builder.preemption_bound;
     builder.max_branches = 20_000;
-    let counted = Arc::clone(&orders);
+    let (counted, started) = (Arc::clone(&orders), Arc::clone(&threads));
     builder.check(move || {
         counted.fetch_add(1, Relaxed);
+        STARTED.set(1);
         kernel();
+        started.fetch_max(STARTED.get(), Relaxed);
     });
-    let orders = orders.load(Relaxed);
+    let (orders, threads) = (orders.load(Relaxed), threads.load(Relaxed));
     // Not by a macro: this is worth seeing when nothing fails.
     let _ = writeln!(
         io::stderr(),
-        "{name}: {orders} orders, {preemptions} preemptions, {:?}",
+        "{name}: {threads} threads, {}, {orders} orders, {:?}",
+        bound.map_or("every order".into(), |n| format!("at most {n} preemptions")),
         begun.elapsed()
     );
-    assert!(orders > 1);
+    assert!((2..=5).contains(&threads), "{threads} threads");
+    let least = reach.orders;
+    // Of another run's bound nothing has been recorded.
+    assert!(
+        bound != reach.preemptions || orders >= least,
+        "only {orders} orders, there were {least}: what has the kernel lost?"
+    );
 }
 
-/// Where the monitor gets threads: from loom, but for the first ones, which are not to be had.
-struct Hire {
-    group: Arc<TestGroup>,
-    refusals: Mutex<usize>,
-    hired: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Threads for Hire {
-    type Id = WorkerId;
-
-    fn is_blocked(&self, _: usize, _: WorkerId) -> bool {
-        false
-    }
-
-    fn spawn(&self, _: usize, worker: WorkerId) -> io::Result<()> {
-        let mut refusals = self.refusals.lock();
-        if *refusals > 0 {
-            *refusals -= 1;
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.hired.lock().push(start_as(&self.group, worker));
-        Ok(())
+/// At most so many preemptions, at least so many orders.
+const fn reach(preemptions: usize, orders: usize) -> Reach {
+    Reach {
+        preemptions: Some(preemptions),
+        orders,
     }
 }
 
-/// Runs `body` beside the monitor's own loop, which may have one more thread from `refusals` on.
-fn beside_the_monitor(
-    group: &Arc<TestGroup>,
-    bell: &Arc<Bell>,
-    refusals: usize,
-    body: impl FnOnce(),
-) {
-    let hire = Arc::new(Hire {
-        group: Arc::clone(group),
-        refusals: Mutex::new(refusals),
-        hired: Mutex::default(),
-    });
-    let monitor = {
-        let (bell, hire) = (Arc::clone(bell), Arc::clone(&hire));
-        thread::spawn(move || {
-            let groups = [Arc::clone(&hire.group)];
-            Monitor {
-                groups: &groups,
-                bell: &bell,
-                threads: &*hire,
-                settings: &Settings::new(Duration::from_millis(1), false, 2),
-            }
-            .run();
-        })
-    };
-    body();
-    bell.stop();
-    monitor.join().unwrap();
-    let hired = std::mem::take(&mut *hire.hired.lock());
-    stop(group, hired);
+const fn every_order(orders: usize) -> Reach {
+    Reach {
+        preemptions: None,
+        orders,
+    }
 }
 
-/// Works as the group's first worker on the calling thread, until the group stops.
-fn work_here(group: &TestGroup, worker: WorkerId) {
-    ME.with(|me| me.set(Some(worker)));
-    group.work(worker);
-}
-
-fn attach(group: &TestGroup, turn: impl FnMut(Key, &Wake) -> End + Send + 'static) -> Key {
-    let attached = group.attach(Client(Box::new(turn)));
-    attached.unwrap_or_else(|_| panic!("the group has not been stopped"))
-}
-
-// ---- kernels ----
+// ---- workers, lanes, the poller ----
 
 #[test]
 fn every_attached_connection_runs_once_while_workers_go_to_sleep() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("attach, attach | worker | worker", 2, move || {
-            let group = group(fresh, &Arc::default());
-            let ran = [Count::default(), Count::default()];
-            let workers = start(&group, 2);
-            for ran in ran.clone() {
-                attach(&group, move |_, _| {
-                    ran.up();
-                    IDLE
-                });
-            }
-            ran.iter().for_each(|ran| ran.wait_for(1));
-            stop(&group, workers);
-            assert_eq!(ran.map(|ran| ran.is()), [1, 1]);
-            assert_eq!(group.leftovers().len(), 2);
-        });
+        model(
+            "attach, attach | worker | worker",
+            reach(2, 1400),
+            move || {
+                let group = group(fresh, &Arc::default());
+                let ran = [Count::default(), Count::default()];
+                let workers = start(&group, 2);
+                for ran in ran.clone() {
+                    attach(&group, move |_, _| {
+                        ran.up();
+                        IDLE
+                    });
+                }
+                ran.iter().for_each(|ran| ran.wait_for(1));
+                stop(&group, workers);
+                assert_eq!(ran.map(|ran| ran.is()), [1, 1]);
+                assert_eq!(group.leftovers().len(), 2);
+            },
+        );
     }
 }
 
 #[test]
 fn connections_that_are_attached_at_once_each_run_once() {
-    model("attach | attach | worker", 3, || {
+    model("attach | attach | worker", reach(3, 6000), || {
         let group = group(Fresh::Always, &Arc::default());
         let ran = Count::default();
         let workers = start(&group, 1);
         let attach_one = |group: &TestGroup, ran: Count| {
             attach(group, move |_, _| {
                 ran.up();
-                End::Closed
+                CLOSED
             });
         };
         let other = {
             let (group, ran) = (Arc::clone(&group), ran.clone());
-            thread::spawn(move || attach_one(&group, ran))
+            spawn(move || attach_one(&group, ran))
         };
         attach_one(&group, ran.clone());
         ran.wait_for(2);
@@ -331,30 +127,13 @@ fn connections_that_are_attached_at_once_each_run_once() {
     });
 }
 
-/// A connection that counts what it is sent.
-fn reader(group: &Arc<TestGroup>, seen: &Count) -> (Key, impl Fn(Key, &TestGroup) + use<>) {
-    let sent = Arc::new(Mutex::new(0));
-    let key = {
-        let (sent, seen) = (Arc::clone(&sent), seen.clone());
-        attach(group, move |_, _| {
-            // As a read does: takes whatever is there.
-            for _ in 0..std::mem::take(&mut *sent.lock()) {
-                seen.up();
-            }
-            IDLE
-        })
-    };
-    let send = move |key, group: &TestGroup| {
-        *sent.lock() += 1;
-        group.doors.input(key);
-    };
-    (key, send)
-}
-
 #[test]
 fn input_that_comes_while_its_connection_runs_is_not_lost() {
-    for (fresh, workers, preemptions) in [(Fresh::Always, 1, 3), (Fresh::Not, 2, 2)] {
-        model("input, input | worker..", preemptions, move || {
+    for (fresh, workers, reach) in [
+        (Fresh::Always, 1, reach(3, 700)),
+        (Fresh::Not, 2, reach(2, 2800)),
+    ] {
+        model("input, input | worker..", reach, move || {
             let group = group(fresh, &Arc::default());
             let seen = Count::default();
             let workers = start(&group, workers);
@@ -368,39 +147,189 @@ fn input_that_comes_while_its_connection_runs_is_not_lost() {
 }
 
 #[test]
-fn a_command_that_waits_leaves_nobodys_input_unseen() {
-    // The first connection waits for the second one's input. No time passes, so only what the wait
-    // itself calls can help.
-    model("input, input | worker | worker, waiting", 2, || {
+fn a_worker_whose_time_is_over_as_it_is_called_comes() {
+    // Each look at the clock finds that the time parked is over. Of three workers one may leave even
+    // while another is called; the first connection's command waits for the second one, and if all
+    // have left by then, the monitor finds that.
+    model(
+        "attach, tick | worker | worker | worker",
+        reach(2, 60_000),
+        || {
+            let bell = Arc::default();
+            let group = group_with(Fresh::Not, &bell, |bounds| bounds.park_time = Nanos(1));
+            let hire = Arc::new(Hire::new(&group, &bell, 4));
+            let done = Count::default();
+            let mut workers = start(&group, 3);
+            {
+                let (hire, done) = (Arc::clone(&hire), done.clone());
+                attach(&group, move |_, _| {
+                    let group = &hire.group;
+                    let ran = Count::default();
+                    {
+                        let ran = ran.clone();
+                        attach(group, move |_, _| {
+                            ran.up();
+                            CLOSED
+                        });
+                    }
+                    group.wait_begin(me(), None);
+                    hire.tick();
+                    ran.wait_for(1);
+                    group.wait_end(me());
+                    done.up();
+                    CLOSED
+                });
+            }
+            done.wait_for(1);
+            workers.append(&mut hire.hired.lock());
+            stop(&group, workers);
+            assert_eq!(group.stats().threads, 0);
+        },
+    );
+}
+
+#[test]
+fn the_next_need_is_called_for_when_the_first_has_been_seen_to() {
+    model(
+        "attach, then attach | worker | worker",
+        reach(3, 30_000),
+        || {
+            let group = group(Fresh::Always, &Arc::default());
+            let ran = Count::default();
+            let workers = start(&group, 2);
+            for n in 1..=2 {
+                let ran_one = ran.clone();
+                attach(&group, move |_, _| {
+                    ran_one.up();
+                    CLOSED
+                });
+                ran.wait_for(n);
+            }
+            stop(&group, workers);
+            // One need, one call.
+            assert!(group.stats().wakes <= 2, "{:?}", group.stats());
+        },
+    );
+}
+
+#[test]
+fn work_behind_a_listener_that_was_rung_is_called_for() {
+    // The second connection is for the listener, since the other worker waits; the third one is for
+    // that other worker, when it has parked and the listener waits itself.
+    model("attach, attach | worker | worker", reach(3, 60_000), || {
         let group = group(Fresh::Always, &Arc::default());
-        let seen = Count::default();
+        let (second, third) = (Count::default(), Count::default());
         let workers = start(&group, 2);
-        let (reading, send) = reader(&group, &seen);
-        let done = Count::default();
+        {
+            let (weak, second) = (Arc::downgrade(&group), second.clone());
+            attach(&group, move |_, _| {
+                let group = weak.upgrade().expect("it runs this");
+                group.wait_begin(me(), None);
+                second.wait_for(1);
+                group.wait_end(me());
+                CLOSED
+            });
+        }
+        {
+            let (weak, second, third) = (Arc::downgrade(&group), second.clone(), third.clone());
+            attach(&group, move |_, _| {
+                let group = weak.upgrade().expect("it runs this");
+                second.up();
+                let ran = third.clone();
+                attach(&group, move |_, _| {
+                    ran.up();
+                    CLOSED
+                });
+                group.wait_begin(me(), None);
+                third.wait_for(1);
+                group.wait_end(me());
+                CLOSED
+            });
+        }
+        third.wait_for(1);
+        stop(&group, workers);
+        assert_eq!(group.leftovers().len(), 0);
+    });
+}
+
+#[test]
+fn work_that_comes_as_the_listener_leaves_the_poller_is_run() {
+    // The command that the listener leaves for waits for the connection that is attached meanwhile.
+    model("input | attach | worker | worker", reach(2, 9000), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let (ran, done) = (Count::default(), Count::default());
+        let workers = start(&group, 2);
         let waiting = {
-            let (weak, seen, done) = (Arc::downgrade(&group), seen.clone(), done.clone());
+            let (weak, ran, done) = (Arc::downgrade(&group), ran.clone(), done.clone());
             attach(&group, move |_, wake| {
                 if wake.ready.input() {
                     let group = weak.upgrade().expect("it runs this");
                     group.wait_begin(me(), None);
-                    seen.wait_for(1);
+                    ran.wait_for(1);
                     group.wait_end(me());
                     done.up();
                 }
                 IDLE
             })
         };
+        let other = {
+            let group = Arc::clone(&group);
+            spawn(move || {
+                attach(&group, move |_, _| {
+                    ran.up();
+                    CLOSED
+                });
+            })
+        };
         group.doors.input(waiting);
-        send(reading, &group);
         done.wait_for(1);
+        other.join().unwrap();
         stop(&group, workers);
+        let stats = group.stats();
+        assert_eq!((stats.waiting, stats.active), (0, 0));
     });
 }
 
 #[test]
+fn a_command_that_waits_leaves_nobodys_input_unseen() {
+    // The first connection waits for the second one's input. No time passes, so only what the wait
+    // itself calls can help.
+    model(
+        "input, input | worker | worker, waiting",
+        reach(2, 3000),
+        || {
+            let group = group(Fresh::Always, &Arc::default());
+            let seen = Count::default();
+            let workers = start(&group, 2);
+            let (reading, send) = reader(&group, &seen);
+            let done = Count::default();
+            let waiting = {
+                let (weak, seen, done) = (Arc::downgrade(&group), seen.clone(), done.clone());
+                attach(&group, move |_, wake| {
+                    if wake.ready.input() {
+                        let group = weak.upgrade().expect("it runs this");
+                        group.wait_begin(me(), None);
+                        seen.wait_for(1);
+                        group.wait_end(me());
+                        done.up();
+                    }
+                    IDLE
+                })
+            };
+            group.doors.input(waiting);
+            send(reading, &group);
+            done.wait_for(1);
+            stop(&group, workers);
+        },
+    );
+}
+
+// ---- kill, drain, stop ----
+
+#[test]
 fn a_killed_connection_is_closed_once_whatever_it_does() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("input, kill | kill | worker", 3, move || {
+        model("input, kill | kill | worker", reach(3, 8000), move || {
             let group = group(fresh, &Arc::default());
             let closed = Count::default();
             let workers = start(&group, 1);
@@ -411,12 +340,12 @@ fn a_killed_connection_is_closed_once_whatever_it_does() {
                         return IDLE;
                     }
                     closed.up();
-                    End::Closed
+                    CLOSED
                 })
             };
             let other = {
                 let group = Arc::clone(&group);
-                thread::spawn(move || group.kill(key))
+                spawn(move || group.kill(key))
             };
             group.doors.input(key);
             group.kill(key);
@@ -430,8 +359,86 @@ fn a_killed_connection_is_closed_once_whatever_it_does() {
 }
 
 #[test]
+fn a_slow_reader_that_is_killed_is_closed_once() {
+    for reads in [false, true] {
+        model("writable? | kill | worker", reach(3, 1400), move || {
+            let group = group(Fresh::Always, &Arc::default());
+            let closed = Count::default();
+            let workers = start(&group, 1);
+            let key = {
+                let closed = closed.clone();
+                attach(&group, move |_, wake| {
+                    if wake.close.is_some() {
+                        closed.up();
+                        return CLOSED;
+                    }
+                    if wake.ready.has_any_of(Readiness::WRITABLE) {
+                        return IDLE;
+                    }
+                    FLUSH
+                })
+            };
+            let other = {
+                let group = Arc::clone(&group);
+                spawn(move || group.kill(key))
+            };
+            if reads {
+                group.doors.event(key, Readiness::WRITABLE);
+            }
+            closed.wait_for(1);
+            assert!(other.join().unwrap());
+            stop(&group, workers);
+            assert_eq!((closed.is(), group.leftovers().len()), (1, 0));
+        });
+    }
+}
+
+#[test]
+fn what_comes_too_late_for_a_connection_spares_its_successor() {
+    model(
+        "attach, attach | input, kill | worker",
+        reach(3, 27_000),
+        || {
+            let group = group(Fresh::Always, &Arc::default());
+            let (closed, ran) = (Count::default(), Count::default());
+            let workers = start(&group, 1);
+            let first = {
+                let closed = closed.clone();
+                attach(&group, move |_, _| {
+                    closed.up();
+                    CLOSED
+                })
+            };
+            let other = {
+                let group = Arc::clone(&group);
+                spawn(move || {
+                    group.doors.input(first);
+                    group.kill(first);
+                })
+            };
+            closed.wait_for(1);
+            {
+                let ran = ran.clone();
+                attach(&group, move |_, wake| {
+                    assert!(
+                        wake.close.is_none() && !wake.ready.input(),
+                        "this was for another connection"
+                    );
+                    ran.up();
+                    IDLE
+                });
+            }
+            ran.wait_for(1);
+            other.join().unwrap();
+            stop(&group, workers);
+            assert_eq!((ran.is(), group.leftovers().len()), (1, 1));
+        },
+    );
+}
+
+#[test]
 fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
-    model("input, drain | attach | worker", 2, || {
+    model("input, drain | attach | worker", reach(2, 1400), || {
         let group = group(Fresh::Always, &Arc::default());
         let closed = Count::default();
         let workers = start(&group, 1);
@@ -441,12 +448,12 @@ fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
                     return IDLE;
                 }
                 closed.up();
-                End::Closed
+                CLOSED
             })
         };
         let other = {
             let (group, closed) = (Arc::clone(&group), closed.clone());
-            thread::spawn(move || _ = attach_one(&group, closed))
+            spawn(move || _ = attach_one(&group, closed))
         };
         let key = attach_one(&group, closed.clone());
         group.doors.input(key);
@@ -461,27 +468,213 @@ fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
 #[test]
 fn a_stop_sends_everybody_home_and_loses_no_connection() {
     for fresh in [Fresh::Always, Fresh::Not] {
-        model("stop | attach, input | worker | worker", 2, move || {
-            let group = group(fresh, &Arc::default());
-            let workers = start(&group, 2);
-            let client = || Client(Box::new(|_, _| IDLE));
-            assert!(group.attach(client()).is_ok());
-            let other = {
-                let group = Arc::clone(&group);
-                thread::spawn(move || match group.attach(client()) {
-                    Ok(key) => {
-                        group.doors.input(key);
-                        0
-                    }
-                    Err(_given_back) => 1,
-                })
-            };
-            stop(&group, workers);
-            let given_back = other.join().unwrap();
-            assert_eq!(group.leftovers().len() + given_back, 2);
-        });
+        model(
+            "stop | attach, input | worker | worker",
+            reach(2, 1200),
+            move || {
+                let group = group(fresh, &Arc::default());
+                let workers = start(&group, 2);
+                let client = || Client::new(|_, _| IDLE);
+                assert!(group.attach(client()).is_ok());
+                let other = {
+                    let group = Arc::clone(&group);
+                    spawn(move || match group.attach(client()) {
+                        Ok(key) => {
+                            group.doors.input(key);
+                            0
+                        }
+                        Err(_given_back) => 1,
+                    })
+                };
+                stop(&group, workers);
+                let given_back = other.join().unwrap();
+                assert_eq!(group.leftovers().len() + given_back, 2);
+            },
+        );
     }
 }
+
+#[test]
+fn a_thread_that_is_created_as_the_group_stops_goes_home() {
+    model("stop | monitor | (worker)", reach(3, 1800), || {
+        let bell = Arc::default();
+        let group = group(Fresh::Until, &bell);
+        let first = group.spawning(false, false);
+        let ran = Count::default();
+        {
+            let (weak, ran) = (Arc::downgrade(&group), ran.clone());
+            attach(&group, move |_, _| {
+                let group = weak.upgrade().expect("it runs this");
+                let ran = ran.clone();
+                attach(&group, move |_, _| {
+                    ran.up();
+                    CLOSED
+                });
+                group.doors.pass(1);
+                group.stop();
+                CLOSED
+            });
+        }
+        Hire::new(&group, &bell, 2).beside(|| work_here(&group, first));
+        assert_eq!(group.stats().threads, 0);
+        assert_eq!(group.leftovers().len() + ran.is(), 1);
+    });
+}
+
+// ---- parked connections ----
+
+#[test]
+fn a_resume_that_comes_before_its_park_ends_it() {
+    model("resume | worker", reach(5, 4500), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let (parks, woken) = (Count::default(), Count::default());
+        let workers = start(&group, 1);
+        let key = {
+            let (parks, woken) = (parks.clone(), woken.clone());
+            attach(&group, move |_, wake| {
+                if wake.resumed {
+                    woken.up();
+                    return CLOSED;
+                }
+                parks.up();
+                PARK
+            })
+        };
+        // From here on its handler has made the `Resume`, and may not have returned yet.
+        parks.wait_for(1);
+        assert!(group.resume(key, 1, false));
+        woken.wait_for(1);
+        stop(&group, workers);
+        assert_eq!((woken.is(), group.leftovers().len()), (1, 0));
+    });
+}
+
+/// A connection that parks, and goes back to rest when it is resumed.
+fn parker(group: &TestGroup, woken: &Count, closed: &Count) -> crate::sched::Key {
+    let (woken, closed) = (woken.clone(), closed.clone());
+    let mut parked = false;
+    attach(group, move |_, wake| {
+        if wake.close.is_some() || wake.ready.has_any_of(Readiness::HUNG_UP) {
+            closed.up();
+            return CLOSED;
+        }
+        if wake.resumed {
+            woken.up();
+        }
+        assert!(!parked || wake.resumed, "woken for nothing: {wake:?}");
+        if std::mem::replace(&mut parked, true) {
+            IDLE
+        } else {
+            PARK
+        }
+    })
+}
+
+#[test]
+fn a_park_that_is_resumed_dropped_and_killed_ends_once() {
+    model("kill | resume | drop | worker", reach(2, 2300), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let (woken, closed) = (Count::default(), Count::default());
+        let workers = start(&group, 1);
+        let key = parker(&group, &woken, &closed);
+        let [resume, drop] = [false, true].map(|dropped| {
+            let group = Arc::clone(&group);
+            spawn(move || group.resume(key, 1, dropped))
+        });
+        group.kill(key);
+        closed.wait_for(1);
+        let [resumed, dropped] = [resume, drop].map(|thread| thread.join().unwrap());
+        stop(&group, workers);
+        assert!(!(resumed && dropped), "one park has ended twice");
+        assert!(woken.is() <= usize::from(resumed), "woken, by whom?");
+        assert_eq!((closed.is(), group.leftovers().len()), (1, 0));
+    });
+}
+
+#[test]
+fn a_park_whose_client_hangs_up_is_closed_once_and_resumed_at_most_once() {
+    model("hang-up | resume | worker", reach(3, 4000), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let (woken, closed) = (Count::default(), Count::default());
+        let workers = start(&group, 1);
+        let key = parker(&group, &woken, &closed);
+        let other = {
+            let group = Arc::clone(&group);
+            spawn(move || group.resume(key, 1, false))
+        };
+        let gone = Readiness::HUNG_UP.and(Readiness::READ_CLOSED);
+        group.doors.event(key, gone);
+        closed.wait_for(1);
+        let resumed = other.join().unwrap();
+        stop(&group, workers);
+        assert!(woken.is() <= usize::from(resumed), "woken, by whom?");
+        assert_eq!((closed.is(), group.leftovers().len()), (1, 0));
+    });
+}
+
+#[test]
+fn a_resume_that_comes_with_the_time_out_of_its_park_is_not_lost() {
+    // As a handler does that parks again for the same `Resume` when its time is over.
+    model("time-out | resume | worker", reach(3, 4500), || {
+        let bell = Arc::default();
+        let group = group(Fresh::Until, &bell);
+        let (woken, due) = (Count::default(), Count::default());
+        let workers = start(&group, 1);
+        let key = {
+            let (woken, due) = (woken.clone(), due.clone());
+            let mut until = Some(Nanos(1));
+            attach(&group, move |_, wake| {
+                if wake.resumed {
+                    woken.up();
+                    return CLOSED;
+                }
+                if wake.due {
+                    due.up();
+                }
+                Turn {
+                    until: until.take().unwrap_or(PARK.until),
+                    ..PARK
+                }
+            })
+        };
+        let other = {
+            let group = Arc::clone(&group);
+            spawn(move || group.resume(key, 1, false))
+        };
+        group.doors.pass(1);
+        Hire::new(&group, &bell, 1).tick();
+        woken.wait_for(1);
+        assert!(other.join().unwrap());
+        stop(&group, workers);
+        assert!(due.is() <= 1);
+        assert_eq!((woken.is(), group.leftovers().len()), (1, 0));
+    });
+}
+
+#[test]
+fn a_poke_that_comes_as_its_connection_parks_calls_it() {
+    model("poke | worker", every_order(35_000), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let poked = Count::default();
+        let workers = start(&group, 1);
+        let key = {
+            let poked = poked.clone();
+            attach(&group, move |_, wake| {
+                if wake.poked {
+                    poked.up();
+                    return IDLE;
+                }
+                PARK
+            })
+        };
+        group.poke(key);
+        poked.wait_for(1);
+        stop(&group, workers);
+        assert_eq!((poked.is(), group.leftovers().len()), (1, 1));
+    });
+}
+
+// ---- the monitor ----
 
 /// A connection whose command attaches another one and, without saying so, waits for it.
 fn attach_one_that_waits_for_another(group: &Arc<TestGroup>) {
@@ -492,12 +685,12 @@ fn attach_one_that_waits_for_another(group: &Arc<TestGroup>) {
         let other = ran.clone();
         attach(&group, move |_, _| {
             other.up();
-            End::Closed
+            CLOSED
         });
         group.doors.pass(1);
         ran.wait_for(1);
         group.stop();
-        End::Closed
+        CLOSED
     });
 }
 
@@ -505,34 +698,42 @@ fn attach_one_that_waits_for_another(group: &Arc<TestGroup>) {
 fn the_monitor_does_not_sleep_through_a_queue() {
     // The gate is shut when the second connection is queued, and opens as time passes: only the
     // monitor can see that, and it must be awake.
-    model("ring | monitor | (worker)", 3, || {
-        let bell = Arc::new(Bell::default());
+    model("ring | monitor | (worker)", reach(3, 26_000), || {
+        let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
         attach_one_that_waits_for_another(&group);
-        beside_the_monitor(&group, &bell, 0, || work_here(&group, first));
+        Hire::new(&group, &bell, 2).beside(|| work_here(&group, first));
         assert_eq!(group.leftovers().len(), 0);
     });
 }
 
 #[test]
 fn a_thread_that_cannot_be_had_is_asked_for_again() {
-    model("ask | monitor, refused | (worker)", 3, || {
-        let bell = Arc::new(Bell::default());
-        let group = group(Fresh::Not, &bell);
-        let first = group.spawning(false, false);
-        attach_one_that_waits_for_another(&group);
-        beside_the_monitor(&group, &bell, 1, || work_here(&group, first));
-        assert_eq!(group.leftovers().len(), 0);
-    });
+    model(
+        "ask | monitor, refused | (worker)",
+        reach(3, 34_000),
+        || {
+            let bell = Arc::default();
+            let group = group(Fresh::Not, &bell);
+            let first = group.spawning(false, false);
+            attach_one_that_waits_for_another(&group);
+            let hire = Hire {
+                refusals: Mutex::new(1),
+                ..Hire::new(&group, &bell, 2)
+            };
+            hire.beside(|| work_here(&group, first));
+            assert_eq!(group.leftovers().len(), 0);
+        },
+    );
 }
 
 #[test]
 fn the_monitor_does_not_sleep_while_nobody_polls() {
     // The listener leaves the poller for a command that, without saying so, waits for the input of
     // another connection. While there was a listener the monitor had no reason to stay awake.
-    model("ring, input | monitor | (worker)", 3, || {
-        let bell = Arc::new(Bell::default());
+    model("ring, input | monitor | (worker)", reach(3, 32_000), || {
+        let bell = Arc::default();
         let group = group(Fresh::Until, &bell);
         let first = group.spawning(false, false);
         let seen = Count::default();
@@ -547,10 +748,228 @@ fn the_monitor_does_not_sleep_while_nobody_polls() {
             group.doors.pass(1);
             seen.wait_for(1);
             group.stop();
-            End::Closed
+            CLOSED
         });
         group.doors.input(waiting);
-        beside_the_monitor(&group, &bell, 0, || work_here(&group, first));
+        Hire::new(&group, &bell, 2).beside(|| work_here(&group, first));
         assert_eq!(group.leftovers().len(), 1);
     });
+}
+
+#[test]
+fn a_nearer_deadline_reaches_a_monitor_that_sleeps() {
+    // Nothing else is due, so the monitor sleeps without end, or is about to.
+    model("rest | monitor", reach(3, 1100), || {
+        let bell = Arc::default();
+        let group = group(Fresh::Until, &bell);
+        let first = group.spawning(false, false);
+        let weak = Arc::downgrade(&group);
+        attach(&group, move |_, wake| {
+            let group = weak.upgrade().expect("it runs this");
+            if wake.due {
+                group.stop();
+                return CLOSED;
+            }
+            group.doors.pass(1);
+            Turn {
+                until: Nanos(1),
+                ..IDLE
+            }
+        });
+        Hire::new(&group, &bell, 1).beside(|| work_here(&group, first));
+        assert_eq!(group.leftovers().len(), 0);
+    });
+}
+
+#[test]
+fn a_command_that_ends_as_it_is_found_stalled_is_counted_once() {
+    model("tick, attach | worker", reach(4, 2400), || {
+        let bell = Arc::default();
+        let group = group_with(Fresh::Until, &bell, |bounds| bounds.stall_limit = Nanos(1));
+        let (runs, ran) = (Count::default(), Count::default());
+        let workers = start(&group, 1);
+        {
+            let (weak, runs) = (Arc::downgrade(&group), runs.clone());
+            attach(&group, move |_, _| {
+                weak.upgrade().expect("it runs this").doors.pass(2);
+                runs.up();
+                CLOSED
+            });
+        }
+        runs.wait_for(1);
+        Hire::new(&group, &bell, 1).tick();
+        {
+            let ran = ran.clone();
+            attach(&group, move |_, _| {
+                ran.up();
+                CLOSED
+            });
+        }
+        ran.wait_for(1);
+        stop(&group, workers);
+        let stats = group.stats();
+        assert_eq!(
+            (stats.active, stats.long, stats.blocked),
+            (0, 0, 0),
+            "somebody is still counted"
+        );
+    });
+}
+
+#[test]
+fn a_verdict_on_a_command_that_has_ended_spares_the_next_one() {
+    model("tick, judge | worker", reach(4, 2200), || {
+        let bell = Arc::default();
+        let group = group_with(Fresh::Until, &bell, |bounds| bounds.stall_limit = Nanos(1));
+        let (runs, judged) = (Count::default(), Count::default());
+        let workers = start(&group, 1);
+        {
+            let (weak, runs) = (Arc::downgrade(&group), runs.clone());
+            attach(&group, move |_, _| {
+                weak.upgrade().expect("it runs this").doors.pass(2);
+                runs.up();
+                CLOSED
+            });
+        }
+        {
+            let (weak, judged) = (Arc::downgrade(&group), judged.clone());
+            attach(&group, move |_, _| {
+                judged.wait_for(1);
+                let blocked = weak.upgrade().expect("it runs this").stats().blocked;
+                assert_eq!(blocked, 0, "another command was looked at");
+                CLOSED
+            });
+        }
+        runs.wait_for(1);
+        let hire = Hire {
+            blocked: true,
+            ..Hire::new(&group, &bell, 1)
+        };
+        hire.tick();
+        judged.up();
+        stop(&group, workers);
+    });
+}
+
+#[test]
+fn a_holder_gets_a_thread_beyond_the_cap() {
+    // One thread is all that may be, and its command waits for what another session holds.
+    model("wait | monitor | (worker)", reach(2, 1000), || {
+        let bell = Arc::default();
+        let group = group(Fresh::Until, &bell);
+        let first = group.spawning(false, false);
+        let ran = Count::default();
+        let holder = {
+            let ran = ran.clone();
+            attach(&group, move |_, wake| {
+                if wake.poked {
+                    ran.up();
+                }
+                Turn {
+                    holding: !wake.poked,
+                    ..IDLE
+                }
+            })
+        };
+        let weak = Arc::downgrade(&group);
+        attach(&group, move |_, _| {
+            let group = weak.upgrade().expect("it runs this");
+            group.poke(holder);
+            group.wait_begin(me(), None);
+            ran.wait_for(1);
+            group.wait_end(me());
+            group.stop();
+            CLOSED
+        });
+        Hire::new(&group, &bell, 1).beside(|| work_here(&group, first));
+        let stats = group.stats();
+        assert_eq!((stats.threads, stats.over_cap), (0, 0));
+        assert_eq!(stats.threads_over_cap, 1);
+        assert_eq!(group.leftovers().len(), 1);
+    });
+}
+
+// ---- mutants ----
+
+/// Everybody waits for somebody else.
+const DEADLOCK: &str = "deadlock; threads =";
+
+/// The monitor looks again and again, and nobody else has anything to do.
+const ENDLESS: &str = "exceeded maximum number of branches";
+
+/// Loom may abort when it has found something, so it is left to a process of its own.
+fn is_found(mutant: &str, kernel: &str, finding: &str) {
+    let begun = Instant::now();
+    let (failed, said) = run_alone(module_path!(), kernel, &[(mutant::VARIABLE, mutant)]);
+    assert!(
+        failed && said.contains(finding),
+        "{kernel} does not find {mutant}:\n{said}"
+    );
+    let _ = writeln!(io::stderr(), "{mutant}: found, {:?}", begun.elapsed());
+}
+
+/// A test for each mutant: the step that is left out, the kernel that fails then, and on what.
+macro_rules! mutants {
+    ($($mutant:ident in $kernel:ident: $finding:expr;)*) => {
+        mod a_kernel_fails_when {
+            use super::{DEADLOCK, ENDLESS};
+
+            $(
+                #[test]
+                fn $mutant() {
+                    let _: fn() = super::$kernel;
+                    super::is_found(stringify!($mutant), stringify!($kernel), $finding);
+                }
+            )*
+        }
+    };
+}
+
+mutants! {
+    a_worker_parks_out_of_the_lock
+        in every_attached_connection_runs_once_while_workers_go_to_sleep: DEADLOCK;
+    a_called_listener_is_not_rung
+        in connections_that_are_attached_at_once_each_run_once: DEADLOCK;
+    settle_forgets_an_event
+        in input_that_comes_while_its_connection_runs_is_not_lost: DEADLOCK;
+    time_overrides_a_call
+        in a_worker_whose_time_is_over_as_it_is_called_comes: DEADLOCK;
+    who_was_called_never_arrives
+        in the_next_need_is_called_for_when_the_first_has_been_seen_to: DEADLOCK;
+    a_listener_that_was_rung_never_arrives
+        in work_behind_a_listener_that_was_rung_is_called_for: DEADLOCK;
+    a_wait_calls_nobody
+        in work_that_comes_as_the_listener_leaves_the_poller_is_run: DEADLOCK;
+    settle_forgets_a_kill
+        in a_killed_connection_is_closed_once_whatever_it_does: DEADLOCK;
+    a_slow_reader_is_not_killed
+        in a_slow_reader_that_is_killed_is_closed_once: DEADLOCK;
+    a_successor_has_the_same_key
+        in what_comes_too_late_for_a_connection_spares_its_successor: "for another connection";
+    settle_forgets_the_drain
+        in a_drain_closes_who_is_idle_and_who_comes_to_be: DEADLOCK;
+    a_stop_does_not_ring_the_poller
+        in a_stop_sends_everybody_home_and_loses_no_connection: DEADLOCK;
+    a_worker_does_not_see_the_stop
+        in a_thread_that_is_created_as_the_group_stops_goes_home: DEADLOCK;
+    settle_forgets_a_resume
+        in a_resume_that_comes_before_its_park_ends_it: DEADLOCK;
+    a_park_may_end_twice
+        in a_park_that_is_resumed_dropped_and_killed_ends_once: "one park has ended twice";
+    a_poke_of_who_runs_is_lost
+        in a_poke_that_comes_as_its_connection_parks_calls_it: DEADLOCK;
+    the_monitor_does_not_look_again
+        in the_monitor_does_not_sleep_through_a_queue: DEADLOCK;
+    a_failed_thread_stays_counted
+        in a_thread_that_cannot_be_had_is_asked_for_again: ENDLESS;
+    who_leaves_the_poller_does_not_ring
+        in the_monitor_does_not_sleep_while_nobody_polls: DEADLOCK;
+    a_nearer_deadline_is_not_told
+        in a_nearer_deadline_reaches_a_monitor_that_sleeps: DEADLOCK;
+    a_long_command_ends_as_a_short_one
+        in a_command_that_ends_as_it_is_found_stalled_is_counted_once: "still counted";
+    a_verdict_outlives_its_command
+        in a_verdict_on_a_command_that_has_ended_spares_the_next_one: "another command";
+    a_holder_keeps_to_the_cap
+        in a_holder_gets_a_thread_beyond_the_cap: ENDLESS;
 }

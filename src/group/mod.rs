@@ -9,9 +9,13 @@
 //! length of a move in `sched`, which is some tens of nanoseconds but for a harvest (as long as
 //! the batch) and a sweep (as long as the table).
 
+#[cfg(all(test, any(loom, shuttle)))]
+mod fakes;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod monitor;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 pub(crate) mod worker;
 
 use std::sync::Arc;
@@ -19,6 +23,7 @@ use std::sync::atomic::AtomicU32;
 
 use crossbeam::utils::CachePadded;
 
+use crate::mutant;
 use crate::port::Doors;
 use crate::sched::{Actions, Bounds, Call, Key, Lane, Nanos, State, Ticket, Turn, Wake, WorkerId};
 use crate::stats::GroupStats;
@@ -56,6 +61,13 @@ struct Guarded<T> {
     sched: State<T>,
     /// Where each worker sleeps, by its index.
     beds: Vec<Arc<Condvar>>,
+}
+
+impl<T> Guarded<T> {
+    fn beds_of(&self, workers: &[WorkerId]) -> Vec<Arc<Condvar>> {
+        let beds = workers.iter().map(|w| self.beds[w.index()].clone());
+        beds.collect()
+    }
 }
 
 /// A thread group.
@@ -130,12 +142,24 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         next
     }
 
+    /// That one does not wait for it any more.
+    pub(crate) fn unboost(&self, key: Key) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.unboost(key, now);
+        self.perform(guard, actions);
+    }
+
     /// Other limits, from now on.
     pub(crate) fn rebound(&self, bounds: Bounds) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.rebound(bounds, now);
+        let (workers, actions) = guard.sched.rebound(bounds, now);
+        let beds = guard.beds_of(&workers);
         self.perform(guard, actions);
+        for bed in beds {
+            bed.notify_one();
+        }
     }
 
     /// Who is queued: which lane, which connection, for how long.
@@ -160,15 +184,12 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn stop(&self) {
         let mut guard = self.guarded.lock();
         let (workers, poller) = guard.sched.stop();
-        let beds: Vec<_> = workers
-            .iter()
-            .map(|w| guard.beds[w.index()].clone())
-            .collect();
+        let beds = guard.beds_of(&workers);
         drop(guard);
         for bed in beds {
             bed.notify_one();
         }
-        if poller {
+        if poller && !mutant::is("a_stop_does_not_ring_the_poller") {
             self.doors.wake();
         }
     }
@@ -183,7 +204,10 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     pub(crate) fn wait_begin(&self, worker: WorkerId, holder: Option<u64>) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.wait_begin(worker, holder, now);
+        let mut actions = guard.sched.wait_begin(worker, holder, now);
+        if mutant::is("a_wait_calls_nobody") {
+            actions.call = Call::Nobody;
+        }
         self.perform(guard, actions);
     }
 
@@ -232,7 +256,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         if let Some(bed) = bed {
             bed.notify_one();
         }
-        if actions.call == Call::Poller {
+        if actions.call == Call::Poller && !mutant::is("a_called_listener_is_not_rung") {
             self.doors.wake();
         }
         if actions.call == Call::Spawn {

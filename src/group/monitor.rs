@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{Group, Task};
+use crate::mutant;
 use crate::port::{Doors, Threads};
 use crate::sched::{Call, Nanos, Suspect, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
@@ -149,7 +150,7 @@ where
     /// is lost in between.
     fn sleep_until_rung(&self) -> bool {
         self.bell.asleep.store(true, Relaxed);
-        let awake = if self.tick() {
+        let awake = if !mutant::is("the_monitor_does_not_look_again") && self.tick() {
             self.bell.sleep(Some(self.until_tick()))
         } else {
             let now = self.groups.first().map_or(Nanos(0), |g| g.now());
@@ -186,7 +187,7 @@ where
                 reserved -= kept;
                 total += 1;
                 self.spawn(index, tick.due_to_stall, false);
-            } else if self.groups[index].capped() {
+            } else if self.groups[index].capped() && !mutant::is("a_holder_keeps_to_the_cap") {
                 total += 1;
                 self.spawn(index, tick.due_to_stall, true);
             }
@@ -218,7 +219,9 @@ where
     fn spawn(&self, index: usize, due_to_stall: bool, excess: bool) {
         let group = &self.groups[index];
         let worker = group.spawning(due_to_stall, excess);
-        if self.threads.spawn(index, worker).is_err() {
+        if self.threads.spawn(index, worker).is_err()
+            && !mutant::is("a_failed_thread_stays_counted")
+        {
             let retry = group.now().after(Nanos::from_duration(RETRY));
             group.spawn_failed(worker, retry);
         }

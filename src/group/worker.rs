@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 use super::{Group, Task};
+use crate::mutant;
 use crate::port::Doors;
 use crate::sched::{Job, Nanos, Step, WorkerId};
 
@@ -21,7 +21,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let mut guard = self.guarded.lock();
         let bed = Arc::clone(&guard.beds[me.index()]);
         loop {
-            let (step, actions) = guard.sched.take(me, watch.now);
+            let (step, mut actions) = guard.sched.take(me, watch.now);
             match step {
                 Step::Run(Job {
                     key,
@@ -29,6 +29,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     wake,
                 }) => {
                     let ticking = actions.tick;
+                    actions.tick &= !mutant::is("who_leaves_the_poller_does_not_ring");
                     self.perform(guard, actions);
                     let turn = task.turn(key, wake, watch.now, self.doors.interest(), &mut desk);
                     watch.turn_ended(self, ticking);
@@ -47,18 +48,25 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     guard.sched.harvested(me, events.drain(..), watch.now);
                 }
                 Step::Park(time) => {
-                    let time = time.to_duration();
-                    let begun = Instant::now();
-                    while guard.sched.is_parked(me) && begun.elapsed() < time {
-                        bed.wait_for(&mut guard, time.saturating_sub(begun.elapsed()));
+                    if mutant::is("a_worker_parks_out_of_the_lock") {
+                        drop(guard);
+                        guard = self.guarded.lock();
+                        bed.wait(&mut guard);
                     }
-                    let called = !guard.sched.is_parked(me);
-                    if !guard.sched.slept(me, !called) {
+                    let until = watch.now.after(time);
+                    while guard.sched.is_parked(me) && watch.now < until {
+                        bed.wait_for(&mut guard, until.since(watch.now).to_duration());
+                        watch.look(self);
+                    }
+                    if !guard.sched.slept(me, watch.now >= until) {
                         return;
                     }
-                    watch.look(self);
                 }
-                Step::Exit => return,
+                Step::Exit => {
+                    // Who leaves may have called somebody to take its place.
+                    self.perform(guard, actions);
+                    return;
+                }
             }
         }
     }
@@ -81,7 +89,11 @@ struct Watch {
 }
 
 /// Turns without a look in between, if each is shorter than `SHORT`; under the model checker none.
-const SKIPS: u32 = if cfg!(all(test, loom)) { 0 } else { 8 };
+const SKIPS: u32 = if cfg!(all(test, any(loom, shuttle))) {
+    0
+} else {
+    8
+};
 const SHORT: Nanos = Nanos(10_000);
 
 impl Watch {

@@ -5,7 +5,7 @@
 //! the stall bound gives its slot up for good. Long ones are bounded by `oversubscribe` beside that.
 
 use super::lanes::LaneSet;
-use super::table::{Phase, Slot};
+use super::table::Phase;
 use super::{Call, Lane, NEVER, Nanos, State, Step, WorkerId};
 
 /// How long a worker stays parked while there are threads beyond the cap: whoever holds something
@@ -51,16 +51,6 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
         s.bounds.park_time
     };
     (Step::Park(time), Call::Nobody)
-}
-
-/// Where a connection queues.
-pub(super) fn lane<T>(slot: &Slot<T>) -> Lane {
-    match slot.lane {
-        _ if slot.holds() => Lane::Holding,
-        _ if slot.wake.close.is_some() || slot.wake.resumed => Lane::Control,
-        Lane::Low if slot.was_long => Lane::Long,
-        lane => lane,
-    }
 }
 
 /// Whether a command may start now.
@@ -109,8 +99,9 @@ pub(super) fn wants_ticks<T>(s: &State<T>) -> bool {
 /// When the monitor is to look again at those that wait at the bound on long commands: one that holds
 /// it up may turn out to be blocked, and age promotes.
 pub(super) fn look_at_long_by<T>(s: &State<T>, now: Nanos) -> Option<Nanos> {
-    let pause = s.bounds.stall_limit.min(s.bounds.kickup);
-    s.lanes.offer(LaneSet::LONG).then(|| now.after(pause))
+    let oldest = s.lanes.oldest(Lane::Long)?;
+    let promoted_by = oldest.max(s.kicked_up_at).after(s.bounds.kickup);
+    Some(now.after(s.bounds.stall_limit).min(promoted_by).max(now))
 }
 
 /// Sees to invariants 1 (work conservation) and 2 (poll coverage) after a move.

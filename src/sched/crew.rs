@@ -7,6 +7,7 @@
 
 use super::Nanos;
 use super::table::Key;
+use crate::mutant;
 
 /// A worker's place in the crew; reused after the worker has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,8 @@ struct Worker {
     holder: bool,
     /// Running: likely to be long, so it counts as having run for `handover` from the start.
     suspect: bool,
+    /// Running or waiting: the handler has said that it is long.
+    declared: bool,
     /// Waiting: for which connection, by its id, if it has said so.
     waits_for: Option<u64>,
     /// When it was found blocked.
@@ -194,6 +197,7 @@ impl Crew {
                 conn: None,
                 holder: false,
                 suspect: false,
+                declared: false,
                 waits_for: None,
                 detected_at: now,
                 started: now,
@@ -227,6 +231,7 @@ impl Crew {
     /// The worker looks at the state with nothing in hand.
     pub(super) fn arrived(&mut self, worker: WorkerId) {
         match self.at(worker).at {
+            At::Coming if mutant::is("who_was_called_never_arrives") => {}
             At::Starting => self.starting -= 1,
             At::Coming => self.woken -= 1,
             At::Parked => self.parked.retain(|w| *w != worker),
@@ -253,21 +258,30 @@ impl Crew {
         w.conn = Some(conn);
         w.holder = holder;
         w.suspect = suspect;
+        w.declared = false;
         w.started = now;
         self.active.push(worker);
         self.ordinary += usize::from(!holder);
     }
 
-    /// The command has ended; whether it was long.
-    pub(super) fn finish(&mut self, worker: WorkerId) -> bool {
+    /// The command has ended; whether it was long: for `bound`, as many times over as there were
+    /// commands that shared the CPU with it. A short one that had to wait for its turn of the CPU,
+    /// behind long ones, is not to be taken for one of them.
+    pub(super) fn finish(&mut self, worker: WorkerId, now: Nanos, bound: Nanos) -> bool {
+        let sharers = (self.active.len() + self.long) as u64;
         let w = self.at(worker);
         debug_assert_eq!(w.at, At::Running);
         w.at = At::Idle;
         w.conn = None;
-        let (kind, holder) = (w.kind, w.holder);
+        let (mut kind, holder) = (w.kind, w.holder);
+        let ran = now.since(w.started);
+        let long = w.declared || ran.0 >= bound.0.saturating_mul(sharers);
+        if mutant::is("a_long_command_ends_as_a_short_one") {
+            kind = Kind::Slot;
+        }
         self.ordinary -= usize::from(!holder);
         self.uncount(worker, kind);
-        kind == Kind::Long
+        long && kind != Kind::Detected
     }
 
     fn count(&mut self, worker: WorkerId, kind: Kind) {
@@ -305,7 +319,9 @@ impl Crew {
         debug_assert_eq!(self.listener, Some(worker));
         self.at(worker).at = At::Idle;
         self.listener = None;
-        std::mem::take(&mut self.listener_called)
+        let rung = self.listener_called;
+        self.listener_called &= mutant::is("a_listener_that_was_rung_never_arrives");
+        rung
     }
 
     pub(super) fn park(&mut self, worker: WorkerId) {
@@ -381,7 +397,9 @@ impl Crew {
             .and_then(|w| w.waits_for)
     }
 
-    pub(super) fn mark_long(&mut self, worker: WorkerId) {
+    /// The handler has said that its command is long.
+    pub(super) fn declare_long(&mut self, worker: WorkerId) {
+        self.at(worker).declared = true;
         self.becomes(worker, Kind::Long);
     }
 
@@ -403,7 +421,7 @@ impl Crew {
             .filter(|w| now.since(self.workers[w.index()].started) >= bound)
             .collect();
         for worker in &stalled {
-            self.mark_long(*worker);
+            self.becomes(*worker, Kind::Long);
         }
         stalled.len()
     }
@@ -426,7 +444,8 @@ impl Crew {
     pub(super) fn judge(&mut self, suspect: Suspect, blocked: bool, now: Nanos) -> (Nanos, bool) {
         let w = self.at(suspect.worker);
         // It may have ended meanwhile, and another one begun.
-        if w.at != At::Running || w.started != suspect.started {
+        let same = w.started == suspect.started || mutant::is("a_verdict_outlives_its_command");
+        if w.at != At::Running || !same {
             return (Nanos(0), false);
         }
         let known = w.kind == Kind::Detected;
@@ -531,7 +550,7 @@ impl Crew {
     pub(super) fn code(&self, worker: WorkerId, now: Nanos, oldest: Nanos) -> [u64; 5] {
         let w = &self.workers[worker.index()];
         let age = match w.at {
-            At::Running if w.kind == Kind::Slot => now.since(w.started),
+            At::Running => now.since(w.started),
             At::Waiting => w.ran,
             _ => Nanos(0),
         };
@@ -539,7 +558,7 @@ impl Crew {
         [
             w.at as u64,
             w.kind as u64,
-            u64::from(w.holder) * 2 + u64::from(w.suspect),
+            u64::from(w.holder) * 4 + u64::from(w.suspect) * 2 + u64::from(w.declared),
             age.min(oldest).0,
             parked.map_or(0, |at| 1 + at as u64),
         ]

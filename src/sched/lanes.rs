@@ -39,7 +39,6 @@ impl LaneSet {
     pub(super) const ALL: Self = Self(0b11111);
     /// All but the long one.
     pub(super) const SHORT: Self = Self(0b01111);
-    pub(super) const LONG: Self = Self::of(Lane::Long);
     /// What may run beyond the cap.
     pub(super) const HOLDING: Self = Self::of(Lane::Holding);
     const AGEING: Self = Self(Self::of(Lane::Low).0 | Self::of(Lane::Long).0);
@@ -100,6 +99,11 @@ impl Lanes {
     /// Whether `pop` would find somebody.
     pub(super) fn offer(&self, from: LaneSet) -> bool {
         !self.filled.and(from).is_empty()
+    }
+
+    /// Since when whoever has waited longest in a lane has waited.
+    pub(super) fn oldest(&self, lane: Lane) -> Option<Nanos> {
+        self.lanes[lane as usize].front().map(|(_, at)| *at)
     }
 
     /// Takes the next connection: holders and control first, then whoever has waited for `kickup`

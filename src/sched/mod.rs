@@ -7,8 +7,8 @@
 //!
 //! The moves, by who makes them:
 //! * from outside: [`attach`](State::attach), [`kill`](State::kill), [`poke`](State::poke),
-//!   [`resume`](State::resume), [`boost`](State::boost), [`drain`](State::drain),
-//!   [`stop`](State::stop);
+//!   [`resume`](State::resume), [`boost`](State::boost), [`unboost`](State::unboost),
+//!   [`drain`](State::drain), [`stop`](State::stop);
 //! * a worker, in a circle: [`take`](State::take), then what the [`Step`] says, then
 //!   [`settle`](State::settle), [`harvested`](State::harvested) or [`slept`](State::slept);
 //! * a worker inside a command: [`wait_begin`](State::wait_begin), [`wait_end`](State::wait_end),
@@ -37,14 +37,15 @@ pub(crate) use crate::config::Policy;
 use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
 pub(crate) use crate::id::Ticket;
-use crate::port::Event;
+use crate::mutant;
+use crate::port::{Event, Readiness};
 use crate::stats::GroupStats;
 
 use crew::Crew;
 pub(crate) use crew::{Suspect, WorkerId};
 pub(crate) use lanes::Lane;
 use lanes::{LaneSet, Lanes};
-use table::{Due, Phase, Table};
+use table::{Due, Phase, Slot, Table};
 pub(crate) use table::{Key, Wake};
 use timers::Timers;
 
@@ -291,7 +292,8 @@ impl<T> State<T> {
     /// learns it when it would come to rest.
     pub(crate) fn poke(&mut self, key: Key, now: Nanos) -> Actions {
         if let Some(slot) = self.table.get_mut(key) {
-            slot.wake.poked = true;
+            let lost = slot.phase == Phase::Running && mutant::is("a_poke_of_who_runs_is_lost");
+            slot.wake.poked = !lost;
             self.end_rest(key, now);
         }
         self.actions(Cause::Report, now)
@@ -309,7 +311,7 @@ impl<T> State<T> {
     ) -> (bool, Actions) {
         let mut won = false;
         if let Some(slot) = self.table.get_mut(key)
-            && slot.resumed < ticket
+            && (slot.resumed < ticket || mutant::is("a_park_may_end_twice"))
         {
             slot.resumed = ticket;
             slot.dropped = dropped;
@@ -323,15 +325,16 @@ impl<T> State<T> {
         (won, self.actions(Cause::Arrival, now))
     }
 
-    /// Somebody waits for what this connection holds: what it has queued goes first, and until the
-    /// end of its next turn it may have a thread beyond the cap. Returns for whom it waits itself.
+    /// Somebody waits for what this connection holds: until [`unboost`](Self::unboost) says that this is
+    /// over, what it has queued goes first, and it may have a thread beyond the cap. Returns for whom it
+    /// waits itself.
     pub(crate) fn boost(&mut self, key: Key, now: Nanos) -> (Option<u64>, Actions) {
         let mut next = None;
         if let Some(slot) = self.table.get(key)
             && self.bounds.policy == Policy::Conserving
         {
-            let (phase, holding) = (slot.phase, slot.holding);
-            self.table.hold(key, holding, true);
+            let phase = slot.phase;
+            self.table.boost(key);
             self.stats.boosts += 1;
             match phase {
                 Phase::Queued { lane } => self.promote(key, lane, Lane::Holding),
@@ -342,15 +345,36 @@ impl<T> State<T> {
         (next, self.actions(Cause::Report, now))
     }
 
-    /// Other limits, from now on.
-    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> Actions {
+    /// Somebody has stopped waiting for what this connection holds.
+    pub(crate) fn unboost(&mut self, key: Key, now: Nanos) -> Actions {
+        if self.contains(key) {
+            self.table.unboost(key);
+            if let Some(slot) = self.table.get(key)
+                && let Phase::Queued {
+                    lane: Lane::Holding,
+                } = slot.phase
+            {
+                self.promote(key, Lane::Holding, slot.urgency());
+            }
+        }
+        self.actions(Cause::Report, now)
+    }
+
+    /// Other limits, from now on. Returns the parked workers, all of them called, if they are to park for
+    /// another time.
+    pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> (Vec<WorkerId>, Actions) {
+        let anew = if bounds.park_time == self.bounds.park_time {
+            Vec::new()
+        } else {
+            self.crew.call_all()
+        };
         self.shortest_timeout = bounds.shortest_timeout();
         self.bounds = bounds;
         // The monitor is to look at every deadline anew.
         self.sweep_at = now;
         self.due = NEVER;
         self.due_moved = true;
-        self.actions(Cause::Report, now)
+        (anew, self.actions(Cause::Report, now))
     }
 
     /// Whether `key` is still a connection here.
@@ -389,7 +413,7 @@ impl<T> State<T> {
     /// A worker that has nothing in hand asks what to do.
     pub(crate) fn take(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Actions) {
         self.crew.arrived(worker);
-        if self.stopping {
+        if self.stopping && !mutant::is("a_worker_does_not_see_the_stop") {
             self.crew.exit(worker);
             let nothing = Actions {
                 call: Call::Nobody,
@@ -460,7 +484,8 @@ impl<T> State<T> {
     /// A parked worker woke up. True: it was called, or must stay; next it [`take`](Self::take)s.
     /// False: its time is over and it is counted out. A call decides even when the time ran out.
     pub(crate) fn slept(&mut self, worker: WorkerId, timed_out: bool) -> bool {
-        if self.crew.is_parked(worker) && timed_out && !self.stopping {
+        let waits = self.crew.is_parked(worker) || mutant::is("time_overrides_a_call");
+        if waits && timed_out && !self.stopping {
             if self.crew.may_leave() {
                 self.crew.exit(worker);
                 self.mariadb.left();
@@ -491,7 +516,7 @@ impl<T> State<T> {
         now: Nanos,
     ) -> Option<T> {
         self.unblocked(worker, now);
-        let was_long = self.crew.finish(worker);
+        let was_long = self.crew.finish(worker, now, self.bounds.stall_limit);
         self.stats.commands += u64::from(turn.calls);
         if turn.end == End::Closed {
             self.table.remove(key);
@@ -503,14 +528,21 @@ impl<T> State<T> {
         slot.was_long = was_long;
         slot.look_again = turn.look_again;
         slot.until = turn.until;
-        if slot.holding != turn.holding || slot.boosted {
-            self.table.hold(key, turn.holding, false);
+        if slot.holding != turn.holding || slot.unboosted > 0 {
+            let boosted = slot.boosted - std::mem::take(&mut slot.unboosted);
+            self.table.hold(key, turn.holding, boosted);
         }
         let slot = self.table.running_mut(key);
+        if mutant::is("settle_forgets_an_event") {
+            slot.wake.ready = Readiness::NOTHING;
+        }
+        if mutant::is("settle_forgets_a_kill") {
+            slot.wake.close = None;
+        }
         let phase = match turn.end {
             End::Again | End::Closed => None,
             End::Idle { in_command } => {
-                if self.draining && !in_command {
+                if self.draining && !in_command && !mutant::is("settle_forgets_the_drain") {
                     slot.wake.close.get_or_insert(CloseReason::Draining);
                 }
                 Some(Phase::Idle { in_command })
@@ -518,7 +550,9 @@ impl<T> State<T> {
             End::Flush => Some(Phase::Flushing),
             End::Park { ticket } => {
                 slot.ticket = ticket;
-                slot.take_resume();
+                if !mutant::is("settle_forgets_a_resume") {
+                    slot.take_resume();
+                }
                 Some(Phase::Parked)
             }
         };
@@ -559,7 +593,7 @@ impl<T> State<T> {
     /// The command on `worker` says that it will be long.
     pub(crate) fn declare_long(&mut self, worker: WorkerId, now: Nanos) -> Actions {
         if self.bounds.policy == Policy::Conserving {
-            self.crew.mark_long(worker);
+            self.crew.declare_long(worker);
         }
         self.actions(Cause::Report, now)
     }
@@ -793,7 +827,7 @@ impl<T> State<T> {
 
     fn enqueue(&mut self, key: Key, now: Nanos) {
         let lane = match self.bounds.policy {
-            Policy::Conserving => self.table.queue(key, conserving::lane),
+            Policy::Conserving => self.table.queue(key, Slot::urgency),
             Policy::Mariadb => self.table.queue(key, mariadb::lane),
         };
         self.lanes.push(lane, key, now);
@@ -807,7 +841,7 @@ impl<T> State<T> {
     fn due_by(&mut self, at: Nanos) {
         if at < self.due {
             self.due = at;
-            self.due_moved = true;
+            self.due_moved = !mutant::is("a_nearer_deadline_is_not_told");
         }
     }
 

@@ -8,6 +8,7 @@ use super::lanes::Lane;
 use super::{Bounds, NEVER, Nanos};
 use crate::handler::CloseReason;
 use crate::id::Ticket;
+use crate::mutant;
 use crate::port::Readiness;
 
 /// Names a connection of a group, for as long as it lives.
@@ -58,7 +59,10 @@ impl Wake {
         match phase {
             Phase::Idle { .. } => called || self.look || self.ready.input(),
             // Its handler is not called before its output has left.
-            Phase::Flushing => self.close.is_some() || self.ready.has_any_of(Readiness::WRITABLE),
+            Phase::Flushing => {
+                (self.close.is_some() && !mutant::is("a_slow_reader_is_not_killed"))
+                    || self.ready.has_any_of(Readiness::WRITABLE)
+            }
             // Input can wait; a client that has gone for good cannot, nor can what it is owed.
             Phase::Parked => {
                 let more = Readiness::HUNG_UP.and(Readiness::WRITABLE);
@@ -125,8 +129,10 @@ pub(crate) struct Slot<T> {
     pub(super) look_again: bool,
     /// Others may be waiting for what its session holds.
     pub(super) holding: bool,
-    /// Somebody has said that it waits for this connection; until the end of its next turn.
-    pub(super) boosted: bool,
+    /// How many say that they wait for this connection; and how many of these have stopped during its
+    /// turn, for whose end it goes on to count as waited for: it has a thread.
+    pub(super) boosted: u32,
+    pub(super) unboosted: u32,
     /// Its last [`Resume`](crate::Resume) was dropped unused, rather than used.
     pub(super) dropped: bool,
 }
@@ -146,7 +152,8 @@ impl<T> Slot<T> {
             was_long: false,
             look_again: false,
             holding: false,
-            boosted: false,
+            boosted: 0,
+            unboosted: 0,
             dropped: false,
         }
     }
@@ -163,8 +170,18 @@ impl<T> Slot<T> {
     }
 
     /// Whether it may have a thread beyond the cap.
-    pub(super) fn holds(&self) -> bool {
-        self.holding || self.boosted
+    fn holds(&self) -> bool {
+        self.holding || self.boosted > 0
+    }
+
+    /// Where it queues.
+    pub(super) fn urgency(&self) -> Lane {
+        match self.lane {
+            _ if self.holds() => Lane::Holding,
+            _ if self.wake.close.is_some() || self.wake.resumed => Lane::Control,
+            Lane::Low if self.was_long => Lane::Long,
+            lane => lane,
+        }
     }
 }
 
@@ -299,13 +316,35 @@ impl<T> Table<T> {
     }
 
     /// Whether others may be waiting for what its session holds, which they may say themselves.
-    pub(super) fn hold(&mut self, key: Key, holding: bool, boosted: bool) {
+    pub(super) fn hold(&mut self, key: Key, holding: bool, boosted: u32) {
         let slot = self.slot(key);
         let before = slot.holds();
         slot.holding = holding;
         slot.boosted = boosted;
         let after = slot.holds();
         self.holding = self.holding + usize::from(after) - usize::from(before);
+    }
+
+    /// One more waits for it.
+    pub(super) fn boost(&mut self, key: Key) {
+        let slot = self.slot(key);
+        if slot.unboosted > 0 {
+            slot.unboosted -= 1;
+        } else {
+            let (holding, boosted) = (slot.holding, slot.boosted);
+            self.hold(key, holding, boosted + 1);
+        }
+    }
+
+    /// One of them does not any more.
+    pub(super) fn unboost(&mut self, key: Key) {
+        let slot = self.slot(key);
+        if slot.phase == Phase::Running {
+            slot.unboosted += 1;
+        } else {
+            let (holding, boosted) = (slot.holding, slot.boosted);
+            self.hold(key, holding, boosted.saturating_sub(1));
+        }
     }
 
     /// When something is due with a connection at rest.
@@ -317,7 +356,9 @@ impl<T> Table<T> {
     pub(super) fn remove(&mut self, key: Key) {
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
-        slot.generation = slot.generation.wrapping_add(1);
+        if !mutant::is("a_successor_has_the_same_key") {
+            slot.generation = slot.generation.wrapping_add(1);
+        }
         slot.phase = Phase::Free;
         slot.task = None;
         let held = slot.holds();
@@ -441,7 +482,8 @@ impl<T> Table<T> {
             bits(&[
                 slot.was_long,
                 slot.holding,
-                slot.boosted,
+                slot.boosted > 0,
+                slot.boosted > slot.unboosted,
                 slot.dropped,
                 ahead == 0,
             ]),

@@ -5,6 +5,7 @@
 //! asked to be woken, or when a [`ConnHandle`](crate::ConnHandle) was taken, by which it may be poked.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::registry::Registry;
@@ -23,6 +24,8 @@ const WITHOUT_BELL: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(crate) struct Bed {
     called: Mutex<Called>,
+    /// Somebody has poked it. Relaxed: what it stands for is under the lock.
+    reached: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +107,12 @@ impl Bed {
         }
     }
 
+    /// Whether somebody has poked it, although its handler has made no way to: from then on it lies
+    /// down here. Costs a load for each command.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.reached.load(Relaxed)
+    }
+
     fn is_called(&self, rest: Rest, wake: &mut Wake) -> bool {
         let mut called = self.called.lock();
         wake.poked = std::mem::take(&mut called.poked);
@@ -129,15 +138,14 @@ impl Bed {
     }
 
     /// Notes something, and wakes the thread if it is there.
-    fn call<R>(&self, note: impl FnOnce(&mut Called) -> R) -> R {
+    fn call(&self, note: impl FnOnce(&mut Called)) {
         let mut called = self.called.lock();
-        let noted = note(&mut called);
+        note(&mut called);
         let bell = called.bell.clone();
         drop(called);
         if let Some(bell) = bell {
             bell.ring();
         }
-        noted
     }
 }
 
@@ -148,24 +156,25 @@ impl conn::Place for Bed {
     }
 
     fn poke(&self, _: usize) {
+        self.reached.store(true, Relaxed);
         self.call(|called| called.poked = true);
     }
 
-    fn resume(&self, _: usize, ticket: Ticket, dropped: bool) -> bool {
+    fn resume(&self, _: usize, ticket: Ticket, dropped: bool) {
         self.call(|called| {
-            let first = called.resumed < ticket;
-            if first {
+            if called.resumed < ticket {
                 called.resumed = ticket;
                 called.dropped = dropped;
             }
-            first
-        })
+        });
     }
 
     fn boost(&self, _: usize) -> Option<u64> {
         // Every connection has a thread here: nobody is queued.
         None
     }
+
+    fn unboost(&self, _: usize) {}
 }
 
 impl Bed {

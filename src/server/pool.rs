@@ -75,12 +75,16 @@ impl conn::Place for PoolGroup {
         Group::poke(self, Key::from_token(token));
     }
 
-    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) -> bool {
-        Group::resume(self, Key::from_token(token), ticket, dropped)
+    fn resume(&self, token: usize, ticket: Ticket, dropped: bool) {
+        Group::resume(self, Key::from_token(token), ticket, dropped);
     }
 
     fn boost(&self, token: usize) -> Option<u64> {
         Group::boost(self, Key::from_token(token))
+    }
+
+    fn unboost(&self, token: usize) {
+        Group::unboost(self, Key::from_token(token));
     }
 }
 
@@ -93,6 +97,8 @@ struct Seat {
     group: Arc<PoolGroup>,
     worker: WorkerId,
     registry: Arc<Registry>,
+    /// Whom its command waits for.
+    boosted: Mutex<Vec<(Arc<dyn conn::Place>, usize)>>,
 }
 
 impl wait::Place for Seat {
@@ -102,16 +108,22 @@ impl wait::Place for Seat {
         // Whoever is waited for may wait itself: what that one has queued goes first too.
         let mut next = holder;
         for _ in 0..BOOST_DEPTH {
-            let Some(shared) = next.and_then(|id| self.registry.find(id)) else {
+            let shared = next.and_then(|id| self.registry.find(id));
+            let Some((place, token)) = shared.and_then(|shared| shared.scheduled()) else {
                 break;
             };
-            next = shared.boost().map(ConnId::from);
+            next = place.boost(token).map(ConnId::from);
+            self.boosted.lock().push((place, token));
         }
     }
 
     fn wait_end(&self, kind: WaitKind, time: Duration) {
         self.group.wait_end(self.worker);
         self.registry.add_wait_time(kind, time);
+        let boosted = std::mem::take(&mut *self.boosted.lock());
+        for (place, token) in boosted {
+            place.unboost(token);
+        }
     }
 
     fn declare_long(&self) {
@@ -150,6 +162,7 @@ impl port::Threads for Workers {
                 group: Arc::clone(&group),
                 worker,
                 registry,
+                boosted: Mutex::default(),
             }));
             group.work(worker);
         })

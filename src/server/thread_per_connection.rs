@@ -187,10 +187,6 @@ impl ThreadPerConnection {
     /// The next connection; `None`: the thread is not needed any more, and counted out.
     fn next(&self) -> Option<Box<dyn Connection>> {
         let begun = Instant::now();
-        let (idle_timeout, thread_cache) = {
-            let settings = self.settings.lock();
-            (settings.config.idle_timeout, settings.config.thread_cache)
-        };
         let mut cache = self.cache.lock();
         cache.idle += 1;
         loop {
@@ -198,6 +194,11 @@ impl ThreadPerConnection {
                 cache.idle -= 1;
                 return Some(served);
             }
+            // Anew each time: a change of these wakes all who wait here.
+            let (idle_timeout, thread_cache) = {
+                let settings = self.settings.lock();
+                (settings.config.idle_timeout, settings.config.thread_cache)
+            };
             let left = idle_timeout.saturating_sub(begun.elapsed());
             if cache.stopping || cache.idle > thread_cache || left.is_zero() {
                 cache.idle -= 1;
@@ -292,7 +293,11 @@ impl ThreadPerConnection {
 
     /// Other limits, from now on.
     pub(crate) fn reconfigure(&self, config: ThreadPerConnectionConfig, limits: &Limits) {
-        *self.settings.lock() = Settings::new(config, limits);
+        {
+            // Whoever is about to wait has looked at them under this lock.
+            let _cache = self.cache.lock();
+            *self.settings.lock() = Settings::new(config, limits);
+        }
         self.watch_bed.notify_one();
         self.bed.notify_all();
     }

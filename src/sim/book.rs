@@ -49,6 +49,7 @@ struct Turn {
     ran: u64,
     waiting: bool,
     long: bool,
+    declared: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -186,8 +187,10 @@ impl Book {
     }
 
     fn fresh(&self, now: u64) -> bool {
-        self.active()
-            .any(|turn| now.saturating_sub(turn.started) < self.handover)
+        // One whose last command was long counts as having run for `handover` from the start.
+        self.active().any(|turn| {
+            !self.conns[turn.conn].was_long && now.saturating_sub(turn.started) < self.handover
+        })
     }
 
     fn gate_open(&self, now: u64) -> bool {
@@ -354,6 +357,7 @@ impl Book {
             ran: 0,
             waiting: false,
             long: false,
+            declared: false,
         });
     }
 
@@ -391,10 +395,14 @@ impl Book {
             return self.breaks(3, now, format!("worker {worker} settles and has nothing"));
         };
         debug_assert_eq!(turn.conn, conn);
+        // One that had to share the CPU is long only by as many bounds as there were sharers.
+        let sharers = (self.active().count() + self.long()) as u64;
+        let ran = now.saturating_sub(turn.started);
+        let was_long = turn.declared || ran >= self.stall_limit * sharers;
         self.workers[worker] = Worker::Coming;
         let draining = self.draining;
         let book = &mut self.conns[conn];
-        book.was_long = turn.long;
+        book.was_long = was_long;
         match end {
             Ended::Closed => book.at = At::Gone,
             Ended::Again => self.enqueue(conn, now),
@@ -507,6 +515,7 @@ impl Book {
     pub(super) fn says_long(&mut self, worker: usize) {
         if let Some(turn) = self.turn(worker) {
             turn.long = true;
+            turn.declared = true;
         }
     }
 

@@ -147,7 +147,7 @@ impl Policy {
 
     // ---- a worker ----
 
-    pub(super) fn take(&mut self, worker: usize, now: u64) -> (Next, bool) {
+    pub(super) fn take(&mut self, worker: usize, now: u64) -> (Next, (Asks, bool)) {
         let (step, actions) = self.state.take(self.workers[worker], Nanos(now));
         let next = match step {
             Step::Run(Job { key, task, wake }) => {
@@ -179,8 +179,7 @@ impl Policy {
                 Next::Exit
             }
         };
-        let (_, tick) = self.asks(actions, now);
-        (next, tick)
+        (next, self.asks(actions, now))
     }
 
     /// Next it takes.

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use thread_group_pool::wait::{self, WaitKind};
-use thread_group_pool::{Class, CloseReason, Conn, Handler, Next, Refusal, Woken};
+use thread_group_pool::{
+    Class, CloseReason, Conn, ConnHandle, Handler, Next, Priority, Refusal, Resume, Woken,
+};
 
 /// What the reply to `BIG n` consists of, again and again.
 pub(crate) static PATTERN: [u8; 8192] = {
@@ -37,6 +40,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `WAIT gate` | waits for a gate, and says so | `waited` |
 /// | `NEST gate` | the same, with another wait inside | `nested` |
 /// | `BLOCK gate` | waits for a gate, and tells nobody | `blocked` |
+/// | `STALL gate other` | the same, then keeps a CPU busy until the other gate is open | `stalled` |
 /// | `OPEN gate` | opens a gate | `open` |
 /// | `SPINTO n` | keeps a CPU busy until n `ECHO`s have begun | `spun` |
 /// | `NUDGE n` | reports n waits that are over at once | `nudged` |
@@ -51,6 +55,31 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `PANIC IN callback` | the session's `woken`, `farewell`, `close` or `drop` will | `will` |
 /// | `CLOSE` | asks for the close | `bye` |
 /// | `ERR` | fails | |
+/// | `STREAM n` | n times a kilobyte of a large reply, flushed each time | as `BIG` |
+/// | `PARK name` | parks; the test finds the `Resume` under this name | none |
+/// | `PARK name ms` | the same, for so long at most | none |
+/// | `NAP name` | as `PARK`, but is done with it when it is poked | none |
+/// | `BIGPARK n` | parks, as "big" | as `BIG` |
+/// | `EARLY` | resumes itself twice, then parks | `true false` |
+/// | `STALE name` | makes a `Resume` of that name, another one, and parks for that one | none |
+/// | `RECKLESS` | parks without a `Resume` | none |
+/// | `RECKLESS dropped` | drops its `Resume`, and parks | none |
+/// | `SLEEP ms` | parks for so long | none |
+/// | `TICK ms` | wants to be woken after so long | `ticking` |
+/// | `HANDLE` | takes a handle of its connection | `taken` |
+/// | `POKE n` | pokes its own connection n times | `poking` |
+/// | `DETACH gate` | detaches, and waits for the gate | `detached`, and then `left` |
+/// | `DETACH STREAM` | detaches, and writes without end | `detached`, and [`PATTERN`] |
+/// | `DETACH READ` | detaches, and reads without end | `detached` |
+/// | `DETACH PANIC` | detaches, and panics | `detached` |
+/// | `TURN High` | the next turn has this priority | `set` |
+/// | `PRIORITY High` | the session has this priority | `set` |
+/// | `TRANSACTION true` | whether the session is in one | `set` |
+/// | `HOLD true` | whether the session holds something | `set` |
+/// | `AWAIT id gate` | waits for a gate, and says for whose command | `waited` |
+///
+/// Who is woken replies with the reason: `resumed`, `due` or `poked`. After a poke it parks again if it
+/// was parked, with the same `Resume`.
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
     gates: Mutex<Gates>,
@@ -58,6 +87,8 @@ pub(crate) struct Stage {
     /// What is inside the handler: commands by their first word, and `open`.
     running: Mutex<BTreeMap<String, Gauge>>,
     reasons: Mutex<Vec<CloseReason>>,
+    resumes: Mutex<BTreeMap<String, Resume>>,
+    handles: Mutex<Vec<ConnHandle>>,
     /// The next so many calls of `open` panic, or fail.
     pub(crate) open_panics: AtomicUsize,
     pub(crate) open_errors: AtomicUsize,
@@ -159,6 +190,23 @@ impl Stage {
         lock(&self.reasons).clone()
     }
 
+    /// Takes the `Resume` of a command that has parked, or is about to.
+    #[track_caller]
+    pub(crate) fn take_resume(&self, name: &str) -> Resume {
+        let mut taken = None;
+        super::until("there is something to resume", || {
+            taken = lock(&self.resumes).remove(name);
+            taken.is_some()
+        });
+        taken.expect("it is there")
+    }
+
+    /// A `Resume` for the next park, which is given to the test.
+    fn keep_resume(&self, name: &str, conn: &mut Conn) {
+        let resume = conn.resume();
+        lock(&self.resumes).insert(name.to_owned(), resume);
+    }
+
     fn run(&self, session: &mut Session, conn: &mut Conn, line: &str) -> io::Result<Next> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let _inside = Inside::enter(self, word);
@@ -201,6 +249,14 @@ impl Stage {
             "BLOCK" => {
                 self.pass(rest);
                 "blocked".to_owned()
+            }
+            "STALL" => {
+                let (gate, other) = rest.split_once(' ').expect("two gates");
+                self.pass(gate);
+                while !self.is_open(other) {
+                    (0..10_000).for_each(|_| std::hint::spin_loop());
+                }
+                "stalled".to_owned()
             }
             "NEST" => {
                 wait::during(WaitKind::RowLock, || {
@@ -261,6 +317,88 @@ impl Stage {
                 return Ok(Next::close());
             }
             "ERR" => return Err(io::Error::other("told to")),
+            "STREAM" => {
+                session.stream = number()?;
+                session.streamed = 0;
+                return session.stream(conn);
+            }
+            "PARK" | "NAP" => {
+                let (name, ms) = rest.split_once(' ').unwrap_or((rest, ""));
+                session.parked = Some(Parked {
+                    until: ms.parse().ok().map(after),
+                    again: word == "PARK",
+                });
+                self.keep_resume(name, conn);
+                return Ok(session.park());
+            }
+            "BIGPARK" => {
+                let size = usize::try_from(number()?).expect("a length");
+                for at in (0..size).step_by(PATTERN.len()) {
+                    conn.write_all(&PATTERN[..PATTERN.len().min(size - at)])?;
+                }
+                conn.write_all(b"\n")?;
+                self.keep_resume("big", conn);
+                return Ok(Next::park());
+            }
+            "EARLY" => {
+                let resume = conn.resume();
+                let (first, second) = (resume.resume(), resume.resume());
+                writeln!(conn, "{first} {second}")?;
+                return Ok(Next::park());
+            }
+            "STALE" => {
+                self.keep_resume(rest, conn);
+                self.keep_resume(&format!("not {rest}"), conn);
+                return Ok(Next::park());
+            }
+            "RECKLESS" => {
+                if rest == "dropped" {
+                    drop(conn.resume());
+                }
+                return Ok(Next::park());
+            }
+            "SLEEP" => return Ok(Next::park().until(after(number()?))),
+            "TICK" => {
+                conn.write_all(b"ticking\n")?;
+                return Ok(Next::input().until(after(number()?)));
+            }
+            "HANDLE" => {
+                lock(&self.handles).push(conn.handle());
+                "taken".to_owned()
+            }
+            "POKE" => {
+                for _ in 0..number()? {
+                    assert!(conn.handle().poke(), "one that runs is alive");
+                }
+                "poking".to_owned()
+            }
+            "DETACH" => {
+                session.detached = rest.to_owned();
+                self.keep_resume("detached", conn);
+                return Ok(Next::detach());
+            }
+            "TURN" => {
+                conn.write_all(b"set\n")?;
+                return Ok(Next::input().priority(priority(rest)));
+            }
+            "PRIORITY" => {
+                conn.set_priority(priority(rest));
+                "set".to_owned()
+            }
+            "TRANSACTION" => {
+                conn.set_in_transaction(rest == "true");
+                "set".to_owned()
+            }
+            "HOLD" => {
+                conn.set_holding(rest == "true");
+                "set".to_owned()
+            }
+            "AWAIT" => {
+                let (id, gate) = rest.split_once(' ').expect("an id and a gate");
+                let id: u64 = id.parse().expect("an id");
+                wait::during_for(WaitKind::RowLock, id.into(), || self.pass(gate));
+                "waited".to_owned()
+            }
             _ => panic!("no such command: {line:?}"),
         };
         conn.write_all(reply.as_bytes())?;
@@ -277,6 +415,18 @@ impl Stage {
         }
         session.again -= 1;
         Ok(Next::again())
+    }
+}
+
+fn after(ms: u64) -> Instant {
+    Instant::now() + Duration::from_millis(ms)
+}
+
+fn priority(name: &str) -> Priority {
+    match name {
+        "High" => Priority::High,
+        "Low" => Priority::Low,
+        _ => Priority::Auto,
     }
 }
 
@@ -320,12 +470,43 @@ pub(crate) struct Session {
     again: u64,
     /// How often it has run.
     turns: u64,
+    /// How many kilobytes of a large reply are left, and how many have been written.
+    stream: u64,
+    streamed: usize,
+    /// The command has parked.
+    parked: Option<Parked>,
+    /// What it does when it has detached.
+    detached: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    until: Option<Instant>,
+    /// After a poke too.
+    again: bool,
 }
 
 impl Session {
     /// Panics if the client has asked for it.
     fn reaches(&self, callback: &str) {
         assert!(self.panics != callback, "told to, in {callback}");
+    }
+
+    fn park(&self) -> Next {
+        let until = self.parked.and_then(|parked| parked.until);
+        until.map_or(Next::park(), |at| Next::park().until(at))
+    }
+
+    fn stream(&mut self, conn: &mut Conn) -> io::Result<Next> {
+        if self.stream == 0 {
+            conn.write_all(b"\n")?;
+            return Ok(Next::input());
+        }
+        let from = self.streamed % PATTERN.len();
+        conn.write_all(&PATTERN[from..from + 1024])?;
+        self.streamed += 1024;
+        self.stream -= 1;
+        Ok(Next::flush())
     }
 }
 
@@ -356,6 +537,10 @@ impl Handler for Stage {
             panics: String::new(),
             again: 0,
             turns: 0,
+            stream: 0,
+            streamed: 0,
+            parked: None,
+            detached: String::new(),
         })
     }
 
@@ -369,9 +554,42 @@ impl Handler for Stage {
     }
 
     fn woken(&self, session: &mut Session, conn: &mut Conn, why: Woken) -> io::Result<Next> {
-        assert_eq!(why, Woken::Again);
+        let _inside = Inside::enter(self, &format!("{why:?}"));
         session.reaches("woken");
-        self.again(session, conn)
+        let word = match why {
+            Woken::Again => return self.again(session, conn),
+            Woken::Flushed => return session.stream(conn),
+            Woken::Resumed => "resumed",
+            Woken::Due => "due",
+            Woken::Poked => "poked",
+            why => unreachable!("another reason: {why:?}"),
+        };
+        writeln!(conn, "{word}")?;
+        if why == Woken::Poked && session.parked.is_some_and(|parked| parked.again) {
+            return Ok(session.park());
+        }
+        session.parked = None;
+        Ok(Next::input())
+    }
+
+    fn detached(&self, session: &mut Session, conn: &mut Conn) -> io::Result<()> {
+        let _inside = Inside::enter(self, "detached");
+        assert!(
+            thread::current()
+                .name()
+                .is_some_and(|name| name.starts_with("tgp-"))
+        );
+        conn.write_all(b"detached\n")?;
+        conn.flush()?;
+        match session.detached.as_str() {
+            "STREAM" => loop {
+                conn.write_all(&PATTERN)?;
+            },
+            "READ" => while conn.read(&mut [0; 64])? > 0 {},
+            "PANIC" => panic!("told to, in detached"),
+            gate => self.pass(gate),
+        }
+        conn.write_all(b"left\n")
     }
 
     fn farewell(&self, session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {

@@ -17,6 +17,16 @@ pub trait Admin {
         None
     }
 
+    /// The rows of `SHOW THREAD_POOL QUEUES`.
+    fn thread_pool_queues(&self) -> Option<Grid> {
+        None
+    }
+
+    /// The rows of `SHOW THREAD_POOL WAITS`.
+    fn thread_pool_waits(&self) -> Option<Grid> {
+        None
+    }
+
     /// The connections, for `SHOW PROCESSLIST`. The statement adds what the engine knows of each.
     fn connections(&self) -> Option<Vec<Connection>> {
         None
@@ -25,6 +35,12 @@ pub trait Admin {
     /// Kills a connection; whether there was one by this id.
     fn kill(&self, _id: u64) -> Option<bool> {
         None
+    }
+
+    /// Whether a statement that has to wait may leave its thread, by [`Flow::Park`](crate::Flow).
+    /// If not it blocks.
+    fn parks(&self) -> bool {
+        false
     }
 
     /// Whether the connection whose statement runs is to end. Asked now and then by statements that

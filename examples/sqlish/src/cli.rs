@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thread_group_pool::{Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 
-use crate::engine::EngineConfig;
+use crate::engine::{CommitWait, EngineConfig};
 use crate::{client, serve};
 
 /// Exit code of bad arguments, and of a server or client that could not start.
@@ -127,9 +127,23 @@ struct TableOptions {
     #[arg(long, visible_alias = "innodb-lock-wait-timeout", value_name = "S",
           value_parser = seconds, default_value = "50")]
     lock_wait_timeout: Duration,
+    /// Microseconds that the flush of a group of commits takes; 0 is no flush and no group.
+    #[arg(long, value_name = "US", value_parser = microseconds, default_value = "0")]
+    commit_delay_us: Duration,
+    /// How a commit waits for its flush.
+    #[arg(long, value_enum, default_value_t = CommitWaitName::Park)]
+    commit_wait: CommitWaitName,
     /// Serve only clients that prove that they know this secret.
     #[arg(long, value_name = "SECRET")]
     require_login: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CommitWaitName {
+    /// Its connection parks, and holds no thread.
+    Park,
+    /// Its thread blocks, in a reported wait.
+    Hook,
 }
 
 #[derive(Debug, Args)]
@@ -252,6 +266,11 @@ impl ServeOptions {
             tables: usize::from(self.tables.tables),
             lock_wait_timeout: self.tables.lock_wait_timeout,
             login_secret: self.tables.require_login.clone(),
+            commit_delay: self.tables.commit_delay_us,
+            commit_wait: match self.tables.commit_wait {
+                CommitWaitName::Park => CommitWait::Park,
+                CommitWaitName::Hook => CommitWait::Hook,
+            },
         }
     }
 
@@ -358,6 +377,14 @@ fn on_or_off(text: &str) -> Result<bool, String> {
         "off" => Ok(false),
         _ => Err("neither on nor off".to_owned()),
     }
+}
+
+/// Whole microseconds.
+fn microseconds(text: &str) -> Result<Duration, String> {
+    let number = text
+        .parse()
+        .map_err(|_| "not a whole number of microseconds".to_owned())?;
+    Ok(Duration::from_micros(number))
 }
 
 /// Bytes, with K, M or G for powers of 1024.
@@ -471,6 +498,18 @@ mod tests {
     }
 
     #[test]
+    fn commits_are_flushed_in_groups_if_asked_and_then_park_unless_told_to_block() {
+        let engine = |options| serve(options).expect("these are options").engine();
+        let none = engine("");
+        assert_eq!(none.commit_delay, Duration::ZERO);
+        let park = engine("--commit-delay-us 150");
+        assert_eq!(park.commit_delay, Duration::from_micros(150));
+        assert_eq!(park.commit_wait, CommitWait::Park);
+        let hook = engine("--commit-delay-us 150 --commit-wait hook");
+        assert_eq!(hook.commit_wait, CommitWait::Hook);
+    }
+
+    #[test]
     fn lowering_one_limit_does_not_ask_for_another() {
         let options = serve("--wait-timeout 5 --scheduler per-connection --max-threads 10");
         let options = options.expect("these are options");
@@ -527,6 +566,8 @@ mod tests {
             "--max-allowed-packet 99999999999G",
             "--scheduler fair",
             "--scheduler mariadb --thread-pool-dedicated-listener perhaps",
+            "--commit-delay-us 0.5",
+            "--commit-wait never",
         ] {
             assert!(serve(options).is_err(), "{options}");
         }

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::commit::GroupCommit;
 use crate::error::SqlError;
 use crate::signal::Signal;
-use crate::table::Table;
+use crate::table::{Outcome, Table};
+use crate::user_lock::UserLocks;
 
 /// How an [`Engine`] is made.
 #[derive(Clone, Debug)]
@@ -22,6 +25,21 @@ pub struct EngineConfig {
     pub lock_wait_timeout: Duration,
     /// If set, `LOGIN` is answered by a challenge, and nothing else is served before it is met.
     pub login_secret: Option<String>,
+    /// How long the flush of a group of commits takes, 0 up. 0, the default, is none: a commit is done at
+    /// once, as with `innodb_flush_log_at_trx_commit=0`.
+    pub commit_delay: Duration,
+    /// How a commit waits for its flush.
+    pub commit_wait: CommitWait,
+}
+
+/// How a commit waits for its group's flush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitWait {
+    /// Its session leaves the thread, where the server [can](crate::Admin::parks) do that.
+    #[default]
+    Park,
+    /// It blocks, in a reported wait.
+    Hook,
 }
 
 impl Default for EngineConfig {
@@ -31,6 +49,8 @@ impl Default for EngineConfig {
             tables: 1,
             lock_wait_timeout: Duration::from_secs(50),
             login_secret: None,
+            commit_delay: Duration::ZERO,
+            commit_wait: CommitWait::default(),
         }
     }
 }
@@ -38,7 +58,9 @@ impl Default for EngineConfig {
 /// The tables and all that its sessions share.
 pub struct Engine {
     pub(crate) config: EngineConfig,
-    tables: Vec<Table>,
+    tables: Arc<[Table]>,
+    pub(crate) group_commit: Option<GroupCommit>,
+    pub(crate) user_locks: UserLocks,
     /// The sessions by id, for `KILL` and `SHOW PROCESSLIST`; touched when one begins or ends.
     clients: Mutex<HashMap<u64, Arc<Client>>>,
     /// Held while somebody looks for a circle of waits, so that of the sessions that close one
@@ -76,15 +98,26 @@ const SHOWN_MAX: usize = 100;
 const CHAIN_MAX: usize = 1000;
 
 impl Engine {
-    /// Builds the tables.
-    pub fn new(config: EngineConfig) -> Arc<Self> {
+    /// Builds the tables, and starts the thread that flushes commits, if they are flushed. It ends with
+    /// the engine.
+    ///
+    /// # Errors
+    /// If that thread cannot be started.
+    pub fn new(config: EngineConfig) -> io::Result<Arc<Self>> {
         let tables = (1..=config.tables).map(|table| Table::generate(table, config.rows));
-        Arc::new(Self {
-            tables: tables.collect(),
+        let tables: Arc<[Table]> = tables.collect();
+        let delay = config.commit_delay;
+        let group_commit = (!delay.is_zero())
+            .then(|| GroupCommit::start(delay, Arc::clone(&tables)))
+            .transpose()?;
+        Ok(Arc::new(Self {
+            tables,
+            group_commit,
+            user_locks: UserLocks::default(),
             config,
             clients: Mutex::default(),
             circles: Mutex::default(),
-        })
+        }))
     }
 
     /// Tells the session `id` to stop whatever it waits for or computes; whether there is one.
@@ -102,7 +135,7 @@ impl Engine {
 
     pub(crate) fn enter(&self, id: u64) -> Arc<Client> {
         let client = Arc::new(Client {
-            signal: Arc::new(Signal::new()),
+            signal: Arc::new(Signal::new(id)),
             shown: Mutex::default(),
         });
         self.clients.lock().insert(id, Arc::clone(&client));
@@ -146,6 +179,10 @@ impl Engine {
 
     pub(crate) fn table(&self, place: Place) -> &Table {
         &self.tables[place.table]
+    }
+
+    pub(crate) fn tables(&self) -> &[Table] {
+        &self.tables
     }
 
     /// Whether `waiter`, queued for the row at `place`, waits for somebody who waits, by however
@@ -205,17 +242,37 @@ impl Client {
         statement: &str,
         run: impl FnOnce() -> R,
     ) -> R {
-        {
-            let mut shown = self.shown.lock();
-            shown.doing = Some(doing);
-            shown.statement.clear();
-            shown
-                .statement
-                .push_str(&statement[..statement.floor_char_boundary(SHOWN_MAX)]);
-        }
+        self.show(doing, statement);
         let result = run();
-        self.shown.lock().doing = None;
+        self.show_nothing();
         result
+    }
+
+    pub(crate) fn show(&self, doing: &'static str, statement: &str) {
+        let mut shown = self.shown.lock();
+        shown.doing = Some(doing);
+        shown.statement.clear();
+        shown
+            .statement
+            .push_str(&statement[..statement.floor_char_boundary(SHOWN_MAX)]);
+    }
+
+    pub(crate) fn show_nothing(&self) {
+        self.shown.lock().doing = None;
+    }
+}
+
+/// Gives up locks of `owner`, and wakes those who get them.
+pub(crate) fn release(
+    tables: &[Table],
+    held: impl Iterator<Item = Place>,
+    owner: &Arc<Signal>,
+    outcome: Outcome,
+) {
+    for place in held {
+        if let Some(next) = tables[place.table].release(place.id, owner, outcome) {
+            next.ring();
+        }
     }
 }
 

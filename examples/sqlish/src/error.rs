@@ -29,6 +29,17 @@ pub(crate) enum SqlError<'a> {
     },
     /// An argument that the function named here cannot take.
     WrongArguments(&'static str),
+    /// Nothing but a semicolon.
+    EmptyQuery,
+    UnknownVariable(&'a str),
+    WrongValue {
+        variable: &'static str,
+        value: &'a str,
+    },
+    /// No name, or a longer one than locks have.
+    WrongLockName(String),
+    /// Waiting for this named lock would have closed a circle. Nothing has been given up.
+    UserLockDeadlock,
     /// The row stayed locked for the lock wait timeout. The transaction goes on without the statement.
     LockWaitTimeout,
     /// Waiting would have closed a circle. The whole transaction has been rolled back.
@@ -62,6 +73,11 @@ impl SqlError<'_> {
             Self::TooLong { .. } => 1406,
             Self::OutOfRange { .. } => 1264,
             Self::WrongArguments(_) => 1210,
+            Self::EmptyQuery => 1065,
+            Self::UnknownVariable(_) => 1193,
+            Self::WrongValue { .. } => 1231,
+            Self::WrongLockName(_) => 3057,
+            Self::UserLockDeadlock => 3058,
             Self::LockWaitTimeout => 1205,
             Self::Deadlock => 1213,
             Self::Interrupted => 1317,
@@ -99,6 +115,21 @@ impl fmt::Display for SqlError<'_> {
                 write!(f, "Out of range value for column '{column}' at row 1")
             }
             Self::WrongArguments(function) => write!(f, "Incorrect arguments to {function}"),
+            Self::EmptyQuery => f.write_str("Query was empty"),
+            Self::UnknownVariable(name) => {
+                write!(f, "Unknown system variable '{}'", start_of(name))
+            }
+            Self::WrongValue { variable, value } => write!(
+                f,
+                "Variable '{variable}' can't be set to the value of '{}'",
+                start_of(value)
+            ),
+            Self::WrongLockName(name) => {
+                write!(f, "Incorrect user-level lock name '{}'", start_of(name))
+            }
+            Self::UserLockDeadlock => f.write_str(
+                "Deadlock found when trying to get user-level lock; release locks and try again",
+            ),
             Self::LockWaitTimeout => {
                 f.write_str("Lock wait timeout exceeded; try restarting transaction")
             }

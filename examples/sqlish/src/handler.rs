@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use thread_group_pool::{CloseReason, Conn, ConnId, GroupStats, Handler, Next, Refusal};
+use thread_group_pool::{CloseReason, Conn, ConnId, GroupStats, Handler, Next, Refusal, Woken};
 
 use crate::admin::{Admin, Connection, Grid};
 use crate::engine::Engine;
@@ -41,22 +41,23 @@ impl Handler for SqlishHandler {
 
     fn open(&self, conn: &mut Conn) -> io::Result<Session> {
         let id = conn.id().get();
-        let session = Session::new(&self.engine, id);
-        if session.is_logged_in() {
-            conn.logged_in();
-        }
+        let mut session = Session::new(&self.engine, id);
+        stand(&mut session, conn);
         greeting(id, conn)?;
         Ok(session)
     }
 
     fn command(&self, session: &mut Session, conn: &mut Conn) -> io::Result<Next> {
-        let mut reply = REPLY.take();
-        let next = one_statement(session, conn, &mut reply);
-        reply.clear();
-        if reply.capacity() <= REPLY_KEPT {
-            REPLY.set(reply);
-        }
-        next
+        with_reply(|reply| one_statement(session, conn, reply))
+    }
+
+    fn woken(&self, session: &mut Session, conn: &mut Conn, _why: Woken) -> io::Result<Next> {
+        with_reply(|reply| {
+            let flow = session.woken(reply)?;
+            stand(session, conn);
+            conn.write_all(reply)?;
+            Ok(next(flow, session))
+        })
     }
 
     fn farewell(&self, _session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {
@@ -87,9 +88,43 @@ impl Handler for SqlishHandler {
     }
 }
 
+fn with_reply<R>(run: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    let mut reply = REPLY.take();
+    let result = run(&mut reply);
+    reply.clear();
+    if reply.capacity() <= REPLY_KEPT {
+        REPLY.set(reply);
+    }
+    result
+}
+
+/// Tells the scheduler what has changed about a session.
+#[inline]
+fn stand(session: &mut Session, conn: &mut Conn) {
+    let Some(standing) = session.changed_standing() else {
+        return;
+    };
+    if standing.logged_in {
+        conn.logged_in();
+    }
+    conn.set_in_transaction(standing.in_transaction);
+    conn.set_holding(standing.holding);
+    conn.set_priority(standing.priority);
+}
+
+fn next(flow: Flow, session: &Session) -> Next {
+    match flow {
+        Flow::Continue => Next::input(),
+        Flow::Quit => Next::close(),
+        Flow::Park => match session.until() {
+            Some(until) => Next::park().until(until),
+            None => Next::park(),
+        },
+    }
+}
+
 /// Runs the statement at the front of the buffer, if there is a whole one.
 fn one_statement(session: &mut Session, conn: &mut Conn, reply: &mut Vec<u8>) -> io::Result<Next> {
-    let was_logged_in = session.is_logged_in();
     let (consumed, flow) = match next_line(conn.buffered()) {
         Line::Complete { line, consumed } => {
             (consumed, session.execute(line, reply, &ServerAdmin(conn))?)
@@ -107,16 +142,12 @@ fn one_statement(session: &mut Session, conn: &mut Conn, reply: &mut Vec<u8>) ->
         }
     };
     conn.consume(consumed);
-    conn.set_in_transaction(session.in_transaction());
-    conn.set_holding(session.holds_locks());
-    if session.is_logged_in() && !was_logged_in {
-        conn.logged_in();
+    if flow == Flow::Park {
+        session.park(conn.resume());
     }
+    stand(session, conn);
     conn.write_all(reply)?;
-    Ok(match flow {
-        Flow::Continue => Next::input(),
-        Flow::Quit => Next::close(),
-    })
+    Ok(next(flow, session))
 }
 
 fn last_words(out: &mut Vec<u8>, code: u16, message: &str) {
@@ -147,6 +178,9 @@ impl Admin for ServerAdmin<'_> {
                 "IS_STALLED",
                 "WAITING_THREADS",
                 "LONG_COMMANDS",
+                "BLOCKED_COMMANDS",
+                "HOLDING_CONNECTIONS",
+                "THREADS_OVER_CAP",
             ],
             |group| {
                 vec![
@@ -160,6 +194,9 @@ impl Admin for ServerAdmin<'_> {
                     u64::from(group.stalled),
                     group.waiting as u64,
                     group.long as u64,
+                    group.blocked as u64,
+                    group.holding as u64,
+                    group.over_cap as u64,
                 ]
             },
         )
@@ -196,6 +233,53 @@ impl Admin for ServerAdmin<'_> {
                 ]
             },
         )
+    }
+
+    fn thread_pool_queues(&self) -> Option<Grid> {
+        let server = self.0.server();
+        if server.stats().groups.is_empty() {
+            return None;
+        }
+        let rows = server.queues().into_iter().map(|entry| {
+            vec![
+                entry.group.to_string(),
+                entry.position.to_string(),
+                entry.lane.to_owned(),
+                entry
+                    .id
+                    .map_or_else(|| "NULL".to_owned(), |id| id.to_string()),
+                entry.time.as_micros().to_string(),
+            ]
+        });
+        Some(Grid {
+            columns: &[
+                "GROUP_ID",
+                "POSITION",
+                "PRIORITY",
+                "CONNECTION_ID",
+                "QUEUEING_TIME_MICROSECONDS",
+            ],
+            rows: rows.collect(),
+        })
+    }
+
+    fn thread_pool_waits(&self) -> Option<Grid> {
+        let waits = self.0.server().stats().waits;
+        let rows = waits.iter().map(|wait| {
+            vec![
+                wait.kind.to_string(),
+                wait.count.to_string(),
+                wait.total.as_micros().to_string(),
+            ]
+        });
+        Some(Grid {
+            columns: &["REASON", "COUNT", "TOTAL_MICROSECONDS"],
+            rows: rows.collect(),
+        })
+    }
+
+    fn parks(&self) -> bool {
+        true
     }
 
     fn connections(&self) -> Option<Vec<Connection>> {

@@ -3,6 +3,7 @@
 mod admin;
 mod cli;
 mod client;
+mod commit;
 mod engine;
 mod error;
 mod handler;
@@ -13,10 +14,11 @@ mod serve;
 mod session;
 mod signal;
 mod table;
+mod user_lock;
 
 pub use admin::{Admin, Connection, Grid, NoAdmin};
 pub use cli::main;
-pub use engine::{Engine, EngineConfig};
+pub use engine::{CommitWait, Engine, EngineConfig};
 pub use handler::SqlishHandler;
 pub use protocol::{LINE_MAX, Line, greeting, next_line, too_long, unterminated};
-pub use session::{Canceller, Flow, Session};
+pub use session::{Canceller, Flow, Session, Standing};

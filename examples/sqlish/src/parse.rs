@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use thread_group_pool::Priority;
+
 use crate::error::SqlError;
 
 /// One parsed statement.
@@ -38,8 +40,20 @@ pub(crate) enum Statement<'a> {
         times: u64,
         text: Quoted<'a>,
     },
+    GetLock {
+        name: Quoted<'a>,
+        /// `None` is for ever.
+        timeout: Option<Duration>,
+    },
+    ReleaseLock(Quoted<'a>),
+    ReleaseAllLocks,
+    IsFreeLock(Quoted<'a>),
+    IsUsedLock(Quoted<'a>),
+    SetPriority(Priority),
     ShowThreadPoolGroups,
     ShowThreadPoolStats,
+    ShowThreadPoolQueues,
+    ShowThreadPoolWaits,
     ShowProcesslist,
     Kill(u64),
     Quit,
@@ -144,6 +158,8 @@ impl<'a> Scanner<'a> {
             self.argument().map(Statement::Answer)
         } else if is("SHOW") {
             self.show()
+        } else if is("SET") {
+            self.set()
         } else if is("KILL") {
             self.integer().map(Statement::Kill)
         } else if is("QUIT") {
@@ -153,18 +169,12 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `SELECT <column> FROM <table> WHERE id = <id>` or one of the three functions.
+    /// `SELECT <column> FROM <table> WHERE id = <id>` or a function.
     fn select(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
         let here = self.rest;
         let word = self.word();
-        if word.eq_ignore_ascii_case("SLEEP") {
-            return self.sleep().map(Statement::Sleep);
-        }
-        if word.eq_ignore_ascii_case("SLEEP_UNSEEN") {
-            return self.sleep().map(Statement::SleepUnseen);
-        }
-        if word.eq_ignore_ascii_case("BENCHMARK") {
-            return self.benchmark();
+        if self.rest.trim_ascii_start().starts_with('(') {
+            return self.function(word, here);
         }
         if word.is_empty() {
             return Err(SqlError::Syntax {
@@ -176,6 +186,35 @@ impl<'a> Scanner<'a> {
         let id = self.where_id()?;
         let column = column_of(word)?;
         Ok(Statement::Select { column, table, id })
+    }
+
+    /// A function by this name; from `here` on, if there is none.
+    #[inline(never)]
+    fn function(&mut self, name: &str, here: &'a str) -> Result<Statement<'a>, SqlError<'a>> {
+        let is = |function: &str| name.eq_ignore_ascii_case(function);
+        if is("SLEEP") {
+            self.sleep().map(Statement::Sleep)
+        } else if is("SLEEP_UNSEEN") {
+            self.sleep().map(Statement::SleepUnseen)
+        } else if is("BENCHMARK") {
+            self.benchmark()
+        } else if is("GET_LOCK") {
+            self.get_lock()
+        } else if is("RELEASE_LOCK") {
+            self.name_of_lock().map(Statement::ReleaseLock)
+        } else if is("RELEASE_ALL_LOCKS") {
+            self.symbol(b'(')?;
+            self.symbol(b')')?;
+            Ok(Statement::ReleaseAllLocks)
+        } else if is("IS_FREE_LOCK") {
+            self.name_of_lock().map(Statement::IsFreeLock)
+        } else if is("IS_USED_LOCK") {
+            self.name_of_lock().map(Statement::IsUsedLock)
+        } else {
+            Err(SqlError::Syntax {
+                near: here.trim_ascii_start(),
+            })
+        }
     }
 
     /// `UPDATE <table> SET c = '<value>' WHERE id = <id>`, or with `SET k = k + 1`.
@@ -229,6 +268,65 @@ impl<'a> Scanner<'a> {
         Duration::try_from_secs_f64(seconds).map_err(|_| SqlError::WrongArguments("sleep"))
     }
 
+    /// `('<name>', <seconds>)`; seconds below 0 are for ever.
+    fn get_lock(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        self.symbol(b'(')?;
+        let name = self.string()?;
+        self.symbol(b',')?;
+        self.skip_blanks();
+        let here = self.rest;
+        let number = self.take_while(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-'));
+        let seconds: f64 = number
+            .parse()
+            .map_err(|_| SqlError::Syntax { near: here })?;
+        self.symbol(b')')?;
+        let timeout = if seconds < 0.0 {
+            None
+        } else {
+            let timeout = Duration::try_from_secs_f64(seconds);
+            Some(timeout.map_err(|_| SqlError::WrongArguments("get_lock"))?)
+        };
+        Ok(Statement::GetLock { name, timeout })
+    }
+
+    /// `('<name>')`.
+    fn name_of_lock(&mut self) -> Result<Quoted<'a>, SqlError<'a>> {
+        self.symbol(b'(')?;
+        let name = self.string()?;
+        self.symbol(b')')?;
+        Ok(name)
+    }
+
+    /// `[SESSION] thread_pool_priority = <priority>`, which may stand in quotes.
+    fn set(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        let mut variable = self.name()?;
+        if variable.eq_ignore_ascii_case("SESSION") {
+            variable = self.name()?;
+        }
+        if !variable.eq_ignore_ascii_case("thread_pool_priority") {
+            return Err(SqlError::UnknownVariable(variable));
+        }
+        self.symbol(b'=')?;
+        self.skip_blanks();
+        let value = if self.rest.starts_with('\'') {
+            self.string()?.0
+        } else {
+            self.name()?
+        };
+        let is = |priority: &str| value.eq_ignore_ascii_case(priority);
+        let priority = if is("auto") {
+            Priority::Auto
+        } else if is("high") {
+            Priority::High
+        } else if is("low") {
+            Priority::Low
+        } else {
+            let variable = "thread_pool_priority";
+            return Err(SqlError::WrongValue { variable, value });
+        };
+        Ok(Statement::SetPriority(priority))
+    }
+
     /// `(<times>, MD5('<text>'))`.
     fn benchmark(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
         self.symbol(b'(')?;
@@ -255,6 +353,12 @@ impl<'a> Scanner<'a> {
             }
             if what.eq_ignore_ascii_case("STATS") {
                 return Ok(Statement::ShowThreadPoolStats);
+            }
+            if what.eq_ignore_ascii_case("QUEUES") {
+                return Ok(Statement::ShowThreadPoolQueues);
+            }
+            if what.eq_ignore_ascii_case("WAITS") {
+                return Ok(Statement::ShowThreadPoolWaits);
             }
         }
         Err(SqlError::Syntax {
@@ -474,6 +578,34 @@ mod tests {
                 "SELECT SLEEP(0.25)",
                 Statement::Sleep(Duration::from_millis(250)),
             ),
+            (
+                "SELECT GET_LOCK('x', 1.5)",
+                Statement::GetLock {
+                    name: value,
+                    timeout: Some(Duration::from_millis(1500)),
+                },
+            ),
+            (
+                "select get_lock ( 'x' , -1 )",
+                Statement::GetLock {
+                    name: value,
+                    timeout: None,
+                },
+            ),
+            ("SELECT RELEASE_LOCK('x')", Statement::ReleaseLock(value)),
+            ("SELECT RELEASE_ALL_LOCKS()", Statement::ReleaseAllLocks),
+            ("SELECT IS_FREE_LOCK('x')", Statement::IsFreeLock(value)),
+            ("SELECT IS_USED_LOCK('x')", Statement::IsUsedLock(value)),
+            (
+                "SET SESSION thread_pool_priority = high",
+                Statement::SetPriority(Priority::High),
+            ),
+            (
+                "set thread_pool_priority='low'",
+                Statement::SetPriority(Priority::Low),
+            ),
+            ("SHOW THREAD_POOL QUEUES", Statement::ShowThreadPoolQueues),
+            ("SHOW THREAD_POOL WAITS", Statement::ShowThreadPoolWaits),
             (
                 "SELECT SLEEP ( 2 )",
                 Statement::Sleep(Duration::from_secs(2)),

@@ -29,7 +29,9 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
     // Before the first line of output: whoever has read that may send a signal.
     let stop = stop_signal()?;
 
-    let handler = Arc::new(SqlishHandler::new(Engine::new(options.engine())));
+    let engine = Engine::new(options.engine())
+        .map_err(|error| format!("cannot start the thread that flushes commits: {error}"))?;
+    let handler = Arc::new(SqlishHandler::new(engine));
     let mut builder = Server::builder()
         .scheduler(scheduler)
         .limits(options.limits());

@@ -3,19 +3,22 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use md5::{Digest, Md5};
 use thread_group_pool::wait::{self, WaitKind};
+use thread_group_pool::{ConnId, Priority, Resume};
 
 use crate::admin::{Admin, Grid};
-use crate::engine::{Client, Engine, Place, deadline};
+use crate::commit::Commit;
+use crate::engine::{self, Client, CommitWait, Engine, Place, deadline};
 use crate::error::SqlError;
 use crate::login::Challenge;
 use crate::parse::{Column, Quoted, Statement, parse, trim};
 use crate::protocol;
 use crate::signal::{Signal, Woken};
 use crate::table::{Outcome, Row, Updated};
+use crate::user_lock::Got;
 
 /// A session of one client.
 ///
@@ -28,6 +31,47 @@ pub struct Session {
     in_transaction: bool,
     /// The rows that this session has locked.
     held: Vec<Place>,
+    /// How often it has got a named lock and not given it back.
+    user_locks: u64,
+    priority: Priority,
+    /// Something of its [`Standing`] has changed since that was asked for.
+    changed: bool,
+    /// What a statement waits for whose reply has not been written.
+    pending: Option<Pending>,
+}
+
+/// What a scheduler should know of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// It may run statements.
+    pub logged_in: bool,
+    /// It has a transaction open.
+    pub in_transaction: bool,
+    /// It has row locks or named locks, for which others may wait, or will find that it has one when
+    /// it runs again: whoever parks for a named lock may be given it at any moment.
+    pub holding: bool,
+    /// What `SET SESSION thread_pool_priority` asked for.
+    pub priority: Priority,
+}
+
+#[derive(Debug)]
+enum Pending {
+    Commit(Then),
+    UserLock {
+        name: String,
+        /// `None` is never.
+        deadline: Option<Instant>,
+    },
+}
+
+/// What follows a commit.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Nothing,
+    /// The next transaction: it was a `BEGIN` that committed.
+    Begin,
+    /// One row was updated: it was a statement outside a transaction.
+    Updated,
 }
 
 #[derive(Debug)]
@@ -45,6 +89,10 @@ pub enum Flow {
     Continue,
     /// Send what has been written, then close.
     Quit,
+    /// The statement waits, and its reply is still to be written: call [`Session::park`], let the
+    /// session rest until it is resumed or [`Session::until`], and call [`Session::woken`]. Only under
+    /// an [`Admin`] that [parks](Admin::parks).
+    Park,
 }
 
 /// How many locks a session keeps room for after its transaction.
@@ -97,6 +145,10 @@ impl Session {
             login,
             in_transaction: false,
             held: Vec::new(),
+            user_locks: 0,
+            priority: Priority::default(),
+            changed: true,
+            pending: None,
         }
     }
 
@@ -115,7 +167,10 @@ impl Session {
     ) -> io::Result<Flow> {
         let statement = trim(line);
         if statement.is_empty() {
-            return Ok(Flow::Continue);
+            return match line.trim_ascii() {
+                [] => Ok(Flow::Continue),
+                _ => protocol::error(out, &SqlError::EmptyQuery).map(|()| Flow::Continue),
+            };
         }
         let result = match parse(statement) {
             Ok(parsed) => self.run(parsed, statement, out, admin),
@@ -129,12 +184,88 @@ impl Session {
         }
     }
 
+    /// After [`Flow::Park`]: what resumes the session when it need not wait longer. That may happen
+    /// during this call.
+    pub fn park(&mut self, resume: Resume) {
+        match &self.pending {
+            Some(Pending::Commit(_)) => self.submit(Some(resume)),
+            Some(Pending::UserLock { name, .. }) => {
+                self.engine
+                    .user_locks
+                    .park(name, &self.client.signal, resume);
+            }
+            // Nothing to wait for.
+            None => drop(resume.resume()),
+        }
+    }
+
+    /// When a parked session is to be woken at the latest.
+    pub fn until(&self) -> Option<Instant> {
+        match &self.pending {
+            Some(Pending::UserLock { deadline, .. }) => *deadline,
+            _ => None,
+        }
+    }
+
+    /// Ends the statement that parked, if it need not wait longer, and writes its reply.
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    pub fn woken<W: Write>(&mut self, out: &mut W) -> io::Result<Flow> {
+        let Some(pending) = self.pending.take() else {
+            return Ok(Flow::Continue);
+        };
+        match &pending {
+            Pending::Commit(then) => {
+                if !self.client.signal.take_flushed() {
+                    self.pending = Some(pending);
+                    return Ok(Flow::Park);
+                }
+                self.client.show_nothing();
+                self.committed(*then, out)?;
+            }
+            Pending::UserLock { name, deadline } => {
+                let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
+                let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
+                let granted = if over {
+                    locks.settle(name, signal)
+                } else {
+                    locks.is_granted(name, signal)
+                };
+                if !over && !granted {
+                    self.pending = Some(pending);
+                    return Ok(Flow::Park);
+                }
+                self.client.show_nothing();
+                self.got_user_lock(granted, out)?;
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// What the scheduler should know from now on, if that has changed since the last time.
+    #[inline]
+    pub fn changed_standing(&mut self) -> Option<Standing> {
+        std::mem::take(&mut self.changed).then(|| Standing {
+            logged_in: self.is_logged_in(),
+            in_transaction: self.in_transaction,
+            holding: self.holds_locks() || self.user_locks > 0 || self.awaits_user_lock(),
+            priority: self.priority,
+        })
+    }
+
+    /// Whether it may have got a named lock that it has not been told of: it was given it while it
+    /// was parked.
+    fn awaits_user_lock(&self) -> bool {
+        matches!(self.pending, Some(Pending::UserLock { .. }))
+    }
+
     /// Whether a transaction is open.
     pub fn in_transaction(&self) -> bool {
         self.in_transaction
     }
 
-    /// Whether others may have to wait for this session.
+    /// Whether others may have to wait for a row that this session has locked.
     pub fn holds_locks(&self) -> bool {
         !self.held.is_empty()
     }
@@ -170,16 +301,15 @@ impl Session {
                 let value = value.unescaped();
                 let change = |row: &mut Row| row.set_c(&value);
                 let affected = self.update(table, id, change, statement, admin)?;
-                protocol::ok_rows(out, affected)?;
-                return Ok(Flow::Continue);
+                return self.updated(affected, statement, out, admin);
             }
             Statement::IncrementK { table, id } => {
                 let affected = self.update(table, id, Row::increment_k, statement, admin)?;
-                protocol::ok_rows(out, affected)?;
-                return Ok(Flow::Continue);
+                return self.updated(affected, statement, out, admin);
             }
-            Statement::Begin => self.begin(),
-            Statement::Commit => self.end(Outcome::Commit),
+            // A transaction that is open is committed, as in MySQL.
+            Statement::Begin => return self.commit(Then::Begin, statement, out, admin),
+            Statement::Commit => return self.commit(Then::Nothing, statement, out, admin),
             Statement::Rollback => self.end(Outcome::Rollback),
             Statement::Echo(text) => protocol::row_of_one(out, text.as_bytes())?,
             Statement::Login(user) => self.challenge(user, out)?,
@@ -195,6 +325,38 @@ impl Session {
             Statement::Benchmark { times, text } => {
                 self.benchmark(times, text, statement, admin)?;
                 protocol::row_of_one(out, b"0")?;
+            }
+            Statement::GetLock { name, timeout } => {
+                return self.get_lock(name, timeout, statement, out, admin);
+            }
+            Statement::ReleaseLock(name) => {
+                let name = lock_name(name)?;
+                let released = self.engine.user_locks.release(&name, &self.client.signal);
+                if released == Some(true) {
+                    self.user_locks -= 1;
+                    self.changed = true;
+                }
+                number(out, released.map(u64::from))?;
+            }
+            Statement::ReleaseAllLocks => number(out, Some(self.release_user_locks()))?,
+            Statement::IsFreeLock(name) => {
+                let owner = self.engine.user_locks.owner(&lock_name(name)?);
+                number(out, Some(owner.is_none().into()))?;
+            }
+            Statement::IsUsedLock(name) => {
+                number(out, self.engine.user_locks.owner(&lock_name(name)?))?;
+            }
+            Statement::SetPriority(priority) => {
+                self.priority = priority;
+                self.changed = true;
+            }
+            Statement::ShowThreadPoolQueues => {
+                let unavailable = SqlError::Unavailable("SHOW THREAD_POOL QUEUES");
+                grid(&admin.thread_pool_queues().ok_or(unavailable)?, out)?;
+            }
+            Statement::ShowThreadPoolWaits => {
+                let unavailable = SqlError::Unavailable("SHOW THREAD_POOL WAITS");
+                grid(&admin.thread_pool_waits().ok_or(unavailable)?, out)?;
             }
             Statement::ShowThreadPoolGroups => {
                 let unavailable = SqlError::Unavailable("SHOW THREAD_POOL GROUPS");
@@ -244,7 +406,8 @@ impl Session {
         admin: &A,
     ) -> Result<u64, SqlError<'a>> {
         let place = self.engine.place(table, id)?;
-        let keep = self.in_transaction;
+        let grouped = self.engine.group_commit.is_some();
+        let keep = self.in_transaction || grouped;
         match self
             .engine
             .table(place)
@@ -253,18 +416,18 @@ impl Session {
             Updated::Absent => Ok(0),
             Updated::Done { newly_locked } => {
                 if newly_locked {
-                    self.held.push(place);
+                    self.hold(place);
                 }
                 Ok(1)
             }
-            Updated::Queued => {
-                self.wait_for(place, statement, admin)?;
-                self.held.push(place);
+            Updated::Queued { holder } => {
+                self.wait_for(place, holder, statement, admin)?;
+                self.hold(place);
                 let result =
                     self.engine
                         .table(place)
                         .update(id, &self.client.signal, keep, &change);
-                if !keep {
+                if !keep || (!self.in_transaction && result.is_err()) {
                     self.end(Outcome::Commit);
                 }
                 result.map(|_| 1)
@@ -272,11 +435,141 @@ impl Session {
         }
     }
 
+    fn hold(&mut self, place: Place) {
+        self.held.push(place);
+        self.changed = true;
+    }
+
+    /// Ends an `UPDATE`: outside of a transaction with its commit.
+    fn updated<'a, W: Write, A: Admin + ?Sized>(
+        &mut self,
+        affected: u64,
+        statement: &[u8],
+        out: &mut W,
+        admin: &A,
+    ) -> Result<Flow, Failure<'a>> {
+        // Without group commit it has kept no lock.
+        if !self.in_transaction && !self.held.is_empty() {
+            return self.commit(Then::Updated, statement, out, admin);
+        }
+        protocol::ok_rows(out, affected)?;
+        Ok(Flow::Continue)
+    }
+
+    /// Commits, with a group if that is how it is done here and there is something to commit.
+    fn commit<'a, W: Write, A: Admin + ?Sized>(
+        &mut self,
+        then: Then,
+        statement: &[u8],
+        out: &mut W,
+        admin: &A,
+    ) -> Result<Flow, Failure<'a>> {
+        if self.held.is_empty() || self.engine.group_commit.is_none() {
+            self.end(Outcome::Commit);
+        } else if self.engine.config.commit_wait == CommitWait::Park && admin.parks() {
+            self.client.show("committing", text(statement));
+            self.pending = Some(Pending::Commit(then));
+            return Ok(Flow::Park);
+        } else {
+            self.submit(None);
+            let flushed = || self.client.signal.wait_flushed();
+            self.client.showing("committing", text(statement), || {
+                wait::during(WaitKind::GroupCommit, flushed);
+            });
+        }
+        self.committed(then, out)?;
+        Ok(Flow::Continue)
+    }
+
+    /// Hands the transaction over to the flusher, locks and all.
+    fn submit(&mut self, resume: Option<Resume>) {
+        let commit = Commit {
+            session: Arc::clone(&self.client.signal),
+            held: std::mem::take(&mut self.held),
+            resume,
+        };
+        self.in_transaction = false;
+        self.changed = true;
+        if let Some(group) = &self.engine.group_commit {
+            group.submit(commit);
+        }
+    }
+
+    fn committed<W: Write>(&mut self, then: Then, out: &mut W) -> io::Result<()> {
+        match then {
+            Then::Updated => return protocol::ok_rows(out, 1),
+            Then::Begin => {
+                self.in_transaction = true;
+                self.changed = true;
+            }
+            Then::Nothing => {}
+        }
+        protocol::ok(out)
+    }
+
+    #[inline(never)]
+    fn get_lock<'a, W: Write, A: Admin + ?Sized>(
+        &mut self,
+        name: Quoted<'_>,
+        timeout: Option<Duration>,
+        statement: &[u8],
+        out: &mut W,
+        admin: &A,
+    ) -> Result<Flow, Failure<'a>> {
+        const DOING: &str = "waiting for a named lock";
+        let name = lock_name(name)?;
+        let wait = timeout != Some(Duration::ZERO);
+        let granted = match self.engine.user_locks.get(&name, &self.client.signal, wait) {
+            Got::Lock => true,
+            Got::Busy => false,
+            Got::Circle => return Err(SqlError::UserLockDeadlock.into()),
+            Got::Queued { .. } if admin.parks() => {
+                self.client.show(DOING, text(statement));
+                let deadline = timeout.and_then(deadline);
+                self.pending = Some(Pending::UserLock { name, deadline });
+                self.changed = true;
+                return Ok(Flow::Park);
+            }
+            Got::Queued { holder } => {
+                let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
+                let deadline = timeout.and_then(deadline);
+                let granted = || locks.is_granted(&name, signal);
+                let woken = self.client.showing(DOING, text(statement), || {
+                    wait::during_for(WaitKind::UserLock, ConnId::from(holder), || {
+                        signal.wait_until(granted, deadline, &|| admin.cancelled())
+                    })
+                });
+                let granted = locks.settle(&name, signal);
+                if !granted && woken == Woken::Cancelled {
+                    return Err(SqlError::Interrupted.into());
+                }
+                granted
+            }
+        };
+        self.got_user_lock(granted, out)?;
+        Ok(Flow::Continue)
+    }
+
+    /// Answers a `GET_LOCK`.
+    fn got_user_lock<W: Write>(&mut self, granted: bool, out: &mut W) -> io::Result<()> {
+        self.user_locks += u64::from(granted);
+        self.changed = true;
+        number(out, Some(granted.into()))?;
+        protocol::ok(out)
+    }
+
+    fn release_user_locks(&mut self) -> u64 {
+        self.user_locks = 0;
+        self.changed = true;
+        self.engine.user_locks.release_all(&self.client.signal)
+    }
+
     /// Waits, queued, until the lock of the row at `place` is this session's.
     #[cold]
     fn wait_for<A: Admin + ?Sized>(
         &mut self,
         place: Place,
+        holder: u64,
         statement: &[u8],
         admin: &A,
     ) -> Result<(), SqlError<'static>> {
@@ -291,18 +584,12 @@ impl Session {
             return Err(SqlError::Deadlock);
         }
         let deadline = deadline(self.engine.config.lock_wait_timeout);
-        let over = || loop {
-            match signal.wait(deadline, &|| admin.cancelled()) {
-                Woken::Rung if table.is_granted(place.id, signal) => return Woken::Rung,
-                // A ring from an earlier wait that had ended when it came.
-                Woken::Rung => {}
-                given_up => return given_up,
-            }
-        };
+        let granted = || table.is_granted(place.id, signal);
+        let over = || signal.wait_until(granted, deadline, &|| admin.cancelled());
         let woken = self
             .client
             .showing("waiting for a row lock", text(statement), || {
-                wait::during(WaitKind::RowLock, over)
+                wait::during_for(WaitKind::RowLock, ConnId::from(holder), over)
             });
         signal.set_waiting_for(None);
         let error = match woken {
@@ -318,21 +605,12 @@ impl Session {
         }
     }
 
-    /// Begins a transaction; one that is open is committed, as in MySQL.
-    fn begin(&mut self) {
-        self.end(Outcome::Commit);
-        self.in_transaction = true;
-    }
-
     /// Ends the transaction, if there is one, and gives up all locks.
     fn end(&mut self, outcome: Outcome) {
         self.in_transaction = false;
-        for place in self.held.drain(..) {
-            let table = self.engine.table(place);
-            if let Some(next) = table.release(place.id, &self.client.signal, outcome) {
-                next.ring();
-            }
-        }
+        self.changed = true;
+        let held = self.held.drain(..);
+        engine::release(self.engine.tables(), held, &self.client.signal, outcome);
         self.held.shrink_to(HELD_KEPT);
     }
 
@@ -358,6 +636,7 @@ impl Session {
             Login::Challenged(challenge) if challenge.is_answered_by(answer, secret) => {
                 self.client.set_user(&challenge.user);
                 self.login = Login::Done;
+                self.changed = true;
                 Ok(())
             }
             Login::Challenged(_) => Err(Failure::Fatal(SqlError::AccessDenied("wrong answer"))),
@@ -455,7 +734,16 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // A commit that has been handed over will be done; there is nothing left to roll back then.
         self.end(Outcome::Rollback);
+        if let Some(Pending::UserLock { name, .. }) = &self.pending
+            && self.engine.user_locks.settle(name, &self.client.signal)
+        {
+            self.user_locks += 1;
+        }
+        if self.user_locks > 0 {
+            self.release_user_locks();
+        }
         self.engine.leave(self.id, &self.client);
     }
 }
@@ -477,6 +765,26 @@ fn grid<W: Write>(grid: &Grid, out: &mut W) -> io::Result<()> {
         protocol::row(out, row)?;
     }
     Ok(())
+}
+
+/// A row of one number, or `NULL`.
+fn number<W: Write>(out: &mut W, number: Option<u64>) -> io::Result<()> {
+    match number {
+        Some(number) => writeln!(out, "ROW\t{number}"),
+        None => protocol::row_of_one(out, b"NULL"),
+    }
+}
+
+/// The longest name of a lock, in characters; MySQL's.
+const LOCK_NAME_MAX: usize = 64;
+
+/// What a lock is called, in whatever case it was written.
+fn lock_name(name: Quoted<'_>) -> Result<String, SqlError<'static>> {
+    let name = String::from_utf8_lossy(&name.unescaped()).to_lowercase();
+    match name.chars().count() {
+        1..=LOCK_NAME_MAX => Ok(name),
+        _ => Err(SqlError::WrongLockName(name)),
+    }
 }
 
 /// A statement that has been parsed, so that it is known to be UTF-8.

@@ -14,6 +14,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// hint to look, never the news itself, so one too many does no harm.
 #[derive(Debug)]
 pub(crate) struct Signal {
+    /// The session's, which is its connection's.
+    id: u64,
     state: Mutex<State>,
     bell: Condvar,
     /// The row whose lock the session has queued for. Set only by a session that holds locks itself,
@@ -25,6 +27,8 @@ pub(crate) struct Signal {
 struct State {
     rung: bool,
     cancelled: bool,
+    /// The commit that the session has asked for is on disk, so to speak.
+    flushed: bool,
 }
 
 /// Why [`Signal::wait`] is over.
@@ -36,12 +40,17 @@ pub(crate) enum Woken {
 }
 
 impl Signal {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(id: u64) -> Self {
         Self {
+            id,
             state: Mutex::default(),
             bell: Condvar::new(),
             waiting_for: Mutex::default(),
         }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Call with no mutex held: the sleeper wakes into it.
@@ -60,12 +69,49 @@ impl Signal {
         self.state.lock().cancelled
     }
 
+    /// The commit is done. Call with no mutex held, as [`ring`](Self::ring).
+    pub(crate) fn set_flushed(&self) {
+        self.state.lock().flushed = true;
+        self.bell.notify_one();
+    }
+
+    /// Whether the commit is done, told once.
+    pub(crate) fn take_flushed(&self) -> bool {
+        std::mem::take(&mut self.state.lock().flushed)
+    }
+
+    /// Blocks until the commit is done. Nothing else ends it: what has been handed over will be
+    /// committed, and whoever is told otherwise is told wrong.
+    pub(crate) fn wait_flushed(&self) {
+        let mut state = self.state.lock();
+        while !std::mem::take(&mut state.flushed) {
+            self.bell.wait(&mut state);
+        }
+    }
+
     pub(crate) fn waiting_for(&self) -> Option<Place> {
         *self.waiting_for.lock()
     }
 
     pub(crate) fn set_waiting_for(&self, place: Option<Place>) {
         *self.waiting_for.lock() = place;
+    }
+
+    /// Sleeps until a ring after which `granted` is true, or as [`wait`](Self::wait).
+    pub(crate) fn wait_until(
+        &self,
+        granted: impl Fn() -> bool,
+        deadline: Option<Instant>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Woken {
+        loop {
+            match self.wait(deadline, cancelled) {
+                Woken::Rung if granted() => return Woken::Rung,
+                // A ring from an earlier wait that had ended when it came.
+                Woken::Rung => {}
+                given_up => return given_up,
+            }
+        }
     }
 
     /// Sleeps until rung, cancelled (here or by what `cancelled` says), or `deadline`; no deadline
@@ -102,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_ring_before_the_wait_is_not_lost_and_is_used_up() {
-        let signal = Signal::new();
+        let signal = Signal::new(1);
         signal.ring();
         assert_eq!(signal.wait(None, &|| false), Woken::Rung);
         assert_eq!(
@@ -113,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_cancelled_session_never_sleeps_again() {
-        let signal = Signal::new();
+        let signal = Signal::new(1);
         signal.cancel();
         assert_eq!(signal.wait(None, &|| false), Woken::Cancelled);
         assert_eq!(signal.wait(None, &|| false), Woken::Cancelled);
@@ -121,9 +167,9 @@ mod tests {
 
     #[test]
     fn a_sleeper_asks_whether_its_connection_is_gone() {
-        assert_eq!(Signal::new().wait(None, &|| true), Woken::Cancelled);
+        assert_eq!(Signal::new(1).wait(None, &|| true), Woken::Cancelled);
         let asked = std::cell::Cell::new(0);
         let gone_later = || asked.replace(asked.get() + 1) == 2;
-        assert_eq!(Signal::new().wait(None, &gone_later), Woken::Cancelled);
+        assert_eq!(Signal::new(1).wait(None, &gone_later), Woken::Cancelled);
     }
 }

@@ -144,8 +144,9 @@ pub(crate) enum Updated {
     Absent,
     /// Done; `newly_locked` if the caller now owes a [`Table::release`].
     Done { newly_locked: bool },
-    /// Somebody else has the row; the caller stands in the queue until [`Table::settle`].
-    Queued,
+    /// Somebody else, this session, has the row; the caller stands in the queue until
+    /// [`Table::settle`].
+    Queued { holder: u64 },
 }
 
 /// What becomes of the changes made under a lock that is released.
@@ -217,7 +218,9 @@ impl Table {
         let held = match locks.get_mut(&index) {
             Some(lock) if !lock.is_owned_by(session) => {
                 lock.waiters.push_back(Arc::clone(session));
-                return Ok(Updated::Queued);
+                return Ok(Updated::Queued {
+                    holder: lock.owner.id(),
+                });
             }
             held => held.is_some(),
         };
@@ -316,7 +319,7 @@ mod tests {
     use super::*;
 
     fn session() -> Arc<Signal> {
-        Arc::new(Signal::new())
+        Arc::new(Signal::new(7))
     }
 
     fn increment(row: &mut Row) -> Result<(), SqlError<'static>> {
@@ -396,7 +399,7 @@ mod tests {
         for waiter in &sessions[1..] {
             assert_eq!(
                 table.update(5, waiter, true, increment),
-                Ok(Updated::Queued)
+                Ok(Updated::Queued { holder: 7 })
             );
         }
         assert!(

@@ -38,7 +38,8 @@ fn the_hot_statements_do_not_allocate() {
     let engine = Engine::new(EngineConfig {
         rows: 1000,
         ..EngineConfig::default()
-    });
+    })
+    .expect("it needs no thread");
     let mut session = Session::new(&engine, 1);
     let mut out = Vec::with_capacity(64 * 1024);
     let mut round = || {

@@ -233,6 +233,23 @@ fn show_tells_of_the_pool_and_says_when_there_is_none() {
             .find(|line| line.starts_with(&mine))
             .expect("it lists the asker");
         assert!(row.ends_with("\tlisting\tSHOW PROCESSLIST"), "{row}");
+        // Whoever asks is not queued.
+        let queues = client.ask("SHOW THREAD_POOL QUEUES");
+        if site.kind == Kind::PerConnection {
+            assert_eq!(code(&queues), 1235, "{queues}");
+        } else {
+            let names = "GROUP_ID\tPOSITION\tPRIORITY\tCONNECTION_ID\tQUEUEING_TIME_MICROSECONDS";
+            assert_eq!(queues, format!("ROW\t{names}\nOK"));
+        }
+        client.run(&["SET SESSION thread_pool_priority = high"]);
+        assert_eq!(client.value("SELECT GET_LOCK('shown', -1)"), "1");
+        assert_eq!(client.ask("SELECT SLEEP(0.001)"), "ROW\t0\nOK");
+        let waits = client.ask("SHOW THREAD_POOL WAITS");
+        let sleeps = waits.lines().find(|line| line.starts_with("ROW\tSleep\t"));
+        assert!(
+            waits.starts_with("ROW\tREASON\tCOUNT\tTOTAL_MICROSECONDS\n") && sleeps.is_some(),
+            "{waits}"
+        );
         for statement in ["SHOW THREAD_POOL GROUPS", "SHOW THREAD_POOL STATS"] {
             let reply = client.ask(statement);
             if site.kind == Kind::PerConnection {
@@ -248,6 +265,11 @@ fn show_tells_of_the_pool_and_says_when_there_is_none() {
             };
             assert_eq!((names[1], group[1], ok[0]), ("GROUP_ID", "0", "OK"));
             assert_eq!(names.len(), group.len());
+            let holding = names.iter().position(|name| *name == "HOLDING_CONNECTIONS");
+            assert_eq!(
+                holding.map(|at| group[at]),
+                statement.ends_with("GROUPS").then_some("1")
+            );
         }
     });
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{Command, Doing, LOCK, POLL, READ, Turn, WAKE, WRITE, World};
 use crate::group::worker::BATCH;
 use crate::sim::cpu::ThreadId;
-use crate::sim::policy::{Asks, Next};
+use crate::sim::policy::Next;
 use crate::sim::trace::{Ended, What, Who};
 use crate::sim::{Load, Op, ns};
 
@@ -59,7 +59,7 @@ impl World<'_> {
     fn take(&mut self, thread: ThreadId, read: u64) -> Option<u64> {
         let worker = thread - 1;
         let who = Who::Worker(worker);
-        let (next, tick) = self.policy.take(worker, read);
+        let (next, asks) = self.policy.take(worker, read);
         let more = match next {
             Next::Run {
                 conn,
@@ -92,7 +92,7 @@ impl World<'_> {
                 self.sleeps(thread, Doing::Gone)
             }
         };
-        self.perform(who, (Asks::Nothing, tick));
+        self.perform(who, asks);
         more
     }
 

@@ -18,8 +18,9 @@ fn patient_for(lock_wait_timeout: Duration) -> Arc<Engine> {
         rows: 1000,
         tables: 2,
         lock_wait_timeout,
-        login_secret: None,
+        ..EngineConfig::default()
     })
+    .expect("it needs no thread")
 }
 
 /// A session with the id 1, 2, 3, ...
@@ -119,6 +120,7 @@ fn a_row_that_does_not_exist_is_no_error() {
 fn every_mistake_has_its_code_and_the_session_goes_on() {
     let [mut me] = sessions(&engine());
     let too_long = format!("UPDATE sbtest1 SET c='{}' WHERE id=1", "x".repeat(121));
+    let long_name = format!("SELECT RELEASE_LOCK('{}')", "x".repeat(65));
     for (statement, expected) in [
         ("SELEKT 1", 1064),
         ("SELECT c FROM sbtest3 WHERE id=1", 1146),
@@ -130,6 +132,14 @@ fn every_mistake_has_its_code_and_the_session_goes_on() {
         ("ANSWER 00", 1045),
         ("SHOW THREAD_POOL GROUPS", 1235),
         ("SHOW THREAD_POOL STATS", 1235),
+        ("SHOW THREAD_POOL QUEUES", 1235),
+        ("SHOW THREAD_POOL WAITS", 1235),
+        ("SET autocommit=0", 1193),
+        ("SET SESSION thread_pool_priority=urgent", 1231),
+        ("SELECT GET_LOCK('', 1)", 3057),
+        (long_name.as_str(), 3057),
+        ("SELECT GET_LOCK('a', 1e9)", 1064),
+        ("SELECT NOW()", 1064),
         ("SHOW PROCESSLIST", 1235),
         ("KILL 1", 1235),
     ] {
@@ -142,10 +152,13 @@ fn every_mistake_has_its_code_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_blank_line_has_no_reply() {
+fn a_blank_line_has_no_reply_and_a_lone_semicolon_is_an_error() {
     let [mut me] = sessions(&engine());
-    for blank in ["", "\r", "  ", ";", " ; \r"] {
+    for blank in ["", "\r", "  "] {
         assert_eq!(ask(&mut me, blank), "");
+    }
+    for empty in [";", " ; \r"] {
+        assert_eq!(ask(&mut me, empty), "ERR\t1065\tQuery was empty\n");
     }
 }
 
@@ -398,7 +411,8 @@ fn without_the_secret_nothing_is_served() {
         rows: 10,
         login_secret: Some("secret".to_owned()),
         ..EngineConfig::default()
-    });
+    })
+    .expect("it needs no thread");
     let [mut me, mut intruder] = sessions(&engine);
     for statement in [
         "PING",
@@ -471,6 +485,161 @@ fn kill_reaches_the_session_and_knows_who_is_not_there() {
     assert_eq!(code(&ask_under(&mut other, "KILL 7", &OneConnection)), 1094);
     assert_eq!(ask_under(&mut other, "KILL 1", &OneConnection), "OK\n");
     assert_eq!(code(&ask(&mut me, "SELECT SLEEP(100000)")), 1317);
+}
+
+/// The one value of the one row.
+fn value(session: &mut Session, statement: &str) -> String {
+    let reply = ask(session, statement);
+    let value = reply
+        .strip_prefix("ROW\t")
+        .and_then(|rest| rest.strip_suffix("\nOK\n"));
+    value
+        .unwrap_or_else(|| panic!("{statement}: {reply}"))
+        .to_owned()
+}
+
+#[test]
+fn a_named_lock_is_one_sessions_until_it_has_given_it_back_as_often_as_it_got_it() {
+    let [mut me, mut other] = sessions(&engine());
+    for (mine, statement, expected) in [
+        (true, "SELECT RELEASE_LOCK('a')", "NULL"),
+        (true, "SELECT IS_FREE_LOCK('a')", "1"),
+        (true, "SELECT IS_USED_LOCK('a')", "NULL"),
+        (true, "SELECT GET_LOCK('a', 0)", "1"),
+        (true, "select get_lock( 'A' , -1 )", "1"),
+        (true, "SELECT GET_LOCK('b', 0.5)", "1"),
+        (false, "SELECT IS_FREE_LOCK('a')", "0"),
+        (false, "SELECT IS_USED_LOCK('a')", "1"),
+        (false, "SELECT GET_LOCK('a', 0)", "0"),
+        (false, "SELECT GET_LOCK('a', 0.01)", "0"),
+        (false, "SELECT RELEASE_LOCK('a')", "0"),
+        (true, "SELECT RELEASE_LOCK('a')", "1"),
+        (false, "SELECT GET_LOCK('a', 0)", "0"),
+        (true, "SELECT RELEASE_LOCK('a')", "1"),
+        (false, "SELECT GET_LOCK('a', 0)", "1"),
+        (true, "SELECT RELEASE_ALL_LOCKS()", "1"),
+        (false, "SELECT GET_LOCK('b', 0)", "1"),
+        (false, "SELECT GET_LOCK('b', 0)", "1"),
+        (false, "SELECT RELEASE_ALL_LOCKS()", "3"),
+    ] {
+        let session = if mine { &mut me } else { &mut other };
+        assert_eq!(value(session, statement), expected, "{statement}");
+    }
+}
+
+#[test]
+fn a_session_that_ends_gives_its_named_locks_to_those_who_wait() {
+    let engine = engine();
+    let [mut holder, mut waiter] = sessions(&engine);
+    assert_eq!(value(&mut holder, "SELECT GET_LOCK('a', 0)"), "1");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(move || value(&mut waiter, "SELECT GET_LOCK('a', -1)"));
+        // Transactions and named locks have nothing to do with each other.
+        run(&mut holder, &["BEGIN", &increment(1), "ROLLBACK"]);
+        assert_eq!(value(&mut holder, "SELECT IS_USED_LOCK('a')"), "1");
+        drop(holder);
+        assert_eq!(waiter.join().expect("it got the lock"), "1");
+    });
+    let mut third = Session::new(&engine, 3);
+    assert_eq!(value(&mut third, "SELECT IS_FREE_LOCK('a')"), "1");
+}
+
+#[test]
+fn whoever_closes_a_circle_of_named_locks_is_told_and_keeps_what_it_has() {
+    let engine = engine();
+    let [mut one, mut two, mut three] = sessions(&engine);
+    for (session, name) in [(&mut one, "a"), (&mut two, "b"), (&mut three, "c")] {
+        assert_eq!(
+            value(session, &format!("SELECT GET_LOCK('{name}', 0)")),
+            "1"
+        );
+    }
+    thread::scope(|scope| {
+        let one = scope.spawn(move || value(&mut one, "SELECT GET_LOCK('b', -1)"));
+        let two = scope.spawn(move || {
+            let got = value(&mut two, "SELECT GET_LOCK('c', -1)");
+            drop(two);
+            got
+        });
+        while ["b", "c"].map(|name| engine.user_locks.waiters(name)) != [1, 1] {
+            thread::yield_now();
+        }
+        assert_eq!(code(&ask(&mut three, "SELECT GET_LOCK('a', -1)")), 3058);
+        assert_eq!(value(&mut three, "SELECT IS_USED_LOCK('c')"), "3");
+        assert_eq!(value(&mut three, "SELECT RELEASE_LOCK('c')"), "1");
+        assert_eq!(two.join().expect("it got the lock"), "1");
+        assert_eq!(one.join().expect("it got the lock"), "1");
+    });
+}
+
+#[test]
+fn the_scheduler_is_told_when_a_standing_changes_and_only_then() {
+    let [mut me] = sessions(&engine());
+    let plain = Standing {
+        logged_in: true,
+        in_transaction: false,
+        holding: false,
+        priority: Priority::Auto,
+    };
+    let in_transaction = Standing {
+        in_transaction: true,
+        ..plain
+    };
+    let holding = Standing {
+        holding: true,
+        ..plain
+    };
+    assert_eq!(me.changed_standing(), Some(plain));
+    for (statement, expected) in [
+        ("PING", None),
+        ("SELECT c FROM sbtest1 WHERE id=1", None),
+        (&*increment(1), None),
+        ("BEGIN", Some(in_transaction)),
+        (
+            &*increment(1),
+            Some(Standing {
+                holding: true,
+                ..in_transaction
+            }),
+        ),
+        (&*increment(1), None),
+        ("COMMIT", Some(plain)),
+        ("SELECT GET_LOCK('a', 0)", Some(holding)),
+        ("SELECT GET_LOCK('a', 0)", Some(holding)),
+        ("SELECT RELEASE_LOCK('a')", Some(holding)),
+        ("SELECT RELEASE_LOCK('a')", Some(plain)),
+        (
+            "SET SESSION thread_pool_priority = 'high'",
+            Some(Standing {
+                priority: Priority::High,
+                ..plain
+            }),
+        ),
+        ("set thread_pool_priority=AUTO", Some(plain)),
+    ] {
+        ask(&mut me, statement);
+        assert_eq!(me.changed_standing(), expected, "{statement}");
+    }
+}
+
+#[test]
+fn without_a_scheduler_that_parks_a_commit_blocks_until_it_is_flushed() {
+    let engine = Engine::new(EngineConfig {
+        rows: 10,
+        commit_delay: Duration::from_micros(100),
+        ..EngineConfig::default()
+    })
+    .expect("a thread is left");
+    let [mut me, mut other] = sessions(&engine);
+    let before = k(&mut other, 1);
+    run(&mut me, &["BEGIN", &increment(1), "BEGIN"]);
+    assert!(me.in_transaction() && !me.holds_locks());
+    assert_eq!(k(&mut other, 1), before + 1);
+    // The lock is free, and what was not flushed for a commit was not committed.
+    assert_eq!(ask(&mut other, &increment(1)), "OK\t1\n");
+    run(&mut me, &[&increment(1), "ROLLBACK", "COMMIT"]);
+    assert_eq!(k(&mut other, 1), before + 2);
+    assert!(!other.holds_locks());
 }
 
 #[test]

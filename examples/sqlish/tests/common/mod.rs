@@ -1,5 +1,7 @@
 //! Servers to test against, and a client that is told line by line what to expect.
 
+#![allow(dead_code)] // each file of tests uses its own part of this
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -14,7 +16,7 @@ use thread_group_pool::{
 };
 
 /// Longer than any test takes on a machine that works; a reply that is not there by then is a bug.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Few rows, and a lock wait that no test outlasts.
 pub(crate) fn small() -> EngineConfig {
@@ -40,15 +42,25 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(kind: Kind, engine: EngineConfig, limits: Limits) -> Self {
+        // One group: whatever blocks it blocks everybody.
+        Self::with_pool(kind, PoolConfig::default().groups(1), engine, limits)
+    }
+
+    /// As `new`, with these limits of a pool, if it is one.
+    pub(crate) fn with_pool(
+        kind: Kind,
+        pool: PoolConfig,
+        engine: EngineConfig,
+        limits: Limits,
+    ) -> Self {
         let scheduler = match kind {
-            // One group: whatever blocks it blocks everybody.
-            Kind::Pool => Scheduler::Pool(PoolConfig::default().groups(1)),
+            Kind::Pool => Scheduler::Pool(pool),
             Kind::PerConnection => {
                 Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default())
             }
         };
         let path = socket_path();
-        let handler = SqlishHandler::new(Engine::new(engine));
+        let handler = SqlishHandler::new(Engine::new(engine).expect("a thread is left"));
         let server = Server::builder()
             .scheduler(scheduler)
             .limits(limits)

@@ -173,7 +173,8 @@ fn serve(spec: &Spec) -> Result<Infallible> {
     let engine = Engine::new(EngineConfig {
         rows: spec.rows,
         ..EngineConfig::default()
-    });
+    })
+    .map_err(Error::run)?;
     // The one place where a name becomes a server.
     let scheduler = match spec.scheduler {
         Scheduler::Pool => library::pool(PoolConfig::default(), &spec.pool),
@@ -271,7 +272,8 @@ fn answer(session: &mut Session, input: &[u8], out: &mut Vec<u8>) -> io::Result<
                 used += consumed;
                 match session.execute(line, out, &NoAdmin)? {
                     Flow::Continue => {}
-                    Flow::Quit => return Ok((used, Flow::Quit)),
+                    // Nobody parks under `NoAdmin`.
+                    Flow::Quit | Flow::Park => return Ok((used, Flow::Quit)),
                 }
             }
             Line::Incomplete => return Ok((used, Flow::Continue)),
