@@ -1243,7 +1243,7 @@ fn walk_all(setup: Setup, least: usize) {
 
 #[test]
 fn every_sequence_of_short_commands_keeps_the_invariants() {
-    walk_all(Setup::plain(2, 2), 136_402);
+    walk_all(Setup::plain(2, 2), 200_238);
 }
 
 #[test]
@@ -1253,7 +1253,7 @@ fn every_sequence_with_waits_keeps_the_invariants() {
             waits: true,
             ..Setup::plain(2, 2)
         },
-        238_838,
+        413_568,
     );
 }
 
@@ -1262,9 +1262,9 @@ fn every_sequence_with_long_commands_keeps_the_invariants() {
     walk_all(
         Setup {
             longs: true,
-            ..Setup::plain(2, 2)
+            ..Setup::plain(2, 1)
         },
-        179_485,
+        8_374,
     );
 }
 
@@ -1278,9 +1278,9 @@ fn every_sequence_in_which_age_promotes_keeps_the_invariants() {
             },
             longs: true,
             ends: &[IDLE, End::Closed],
-            ..Setup::plain(2, 2)
+            ..Setup::plain(2, 1)
         },
-        413_738,
+        16_805,
     );
 }
 
@@ -1294,7 +1294,7 @@ fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
             ends: &[IDLE, End::Flush, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        137_830,
+        206_753,
     );
 }
 
@@ -1307,7 +1307,7 @@ fn every_sequence_with_a_drain_and_a_stop_keeps_the_invariants() {
             ends: &[IDLE, IN_COMMAND, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        106_022,
+        150_958,
     );
 }
 
@@ -1318,7 +1318,7 @@ fn every_sequence_in_which_threads_cannot_be_had_keeps_the_invariants() {
             threads_fail: true,
             ..Setup::plain(2, 2)
         },
-        156_077,
+        223_018,
     );
 }
 
@@ -1336,7 +1336,7 @@ fn parking(max_threads: usize) -> Setup {
 
 #[test]
 fn every_sequence_with_parks_keeps_the_invariants() {
-    walk_all(parking(1), 148_225);
+    walk_all(parking(1), 211_765);
 }
 
 #[test]
@@ -1350,7 +1350,7 @@ fn every_sequence_with_parks_kills_and_slow_readers_keeps_the_invariants() {
             ends: &[IDLE, PARK, End::Flush, End::Closed],
             ..parking(1)
         },
-        80_126,
+        116_078,
     );
 }
 
@@ -1363,7 +1363,7 @@ fn every_sequence_with_holders_keeps_the_invariants() {
             ends: &[IDLE, End::Again, End::Closed],
             ..Setup::plain(1, 1)
         },
-        113_854,
+        167_230,
     );
 }
 
@@ -1376,7 +1376,7 @@ fn every_sequence_with_boosts_keeps_the_invariants() {
             ends: &[IDLE, End::Again, End::Closed],
             ..Setup::plain(1, 1)
         },
-        199_985,
+        388_518,
     );
 }
 
@@ -1389,7 +1389,7 @@ fn every_sequence_in_which_threads_are_found_blocked_keeps_the_invariants() {
             ends: &[IDLE, End::Closed],
             ..Setup::plain(1, 2)
         },
-        84_544,
+        108_425,
     );
 }
 
@@ -1412,7 +1412,7 @@ fn every_sequence_with_deadlines_keeps_the_invariants() {
             ends: &[IDLE, IN_COMMAND, End::Flush, End::Closed],
             ..Setup::plain(1, 1)
         },
-        17_060,
+        24_876,
     );
 }
 
@@ -1498,7 +1498,7 @@ const fn everything(connections: usize, max_threads: usize) -> Setup {
 
 #[test]
 fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants() {
-    walk_all(everything(1, 1), 40_850);
+    walk_all(everything(1, 1), 62_430);
 }
 
 /// Half a minute with `cargo test --profile loom -- --ignored walks_of_more`, and minutes without
@@ -1506,8 +1506,27 @@ fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants(
 #[test]
 #[ignore = "long; for whoever changes the policy"]
 fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
-    walk_all(everything(1, 2), 435_171);
     walk_all(mariadb(everything(1, 2)), 1);
+    walk_all(everything(1, 2), 0);
+    walk_all(
+        Setup {
+            longs: true,
+            ..Setup::plain(2, 2)
+        },
+        730_379,
+    );
+    walk_all(
+        Setup {
+            bounds: Bounds {
+                kickup: Nanos(2 * MS.0),
+                ..bounds(1)
+            },
+            longs: true,
+            ends: &[IDLE, End::Closed],
+            ..Setup::plain(2, 2)
+        },
+        1_426_411,
+    );
     walk_all(
         Setup {
             detects: true,
@@ -1526,7 +1545,7 @@ fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
                 ends: &[IDLE, End::Closed],
                 ..Setup::plain(2, 1)
             },
-            3_215_775,
+            0,
         );
     }
     walk_all(
