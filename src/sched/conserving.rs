@@ -13,6 +13,7 @@ use super::{Call, Lane, NEVER, Nanos, State, Step, WorkerId};
 const EXCESS_PARK: Nanos = Nanos(100_000_000);
 
 pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (Step<T>, Call) {
+    mark_stalled(s, now);
     let from = open_lanes(s);
     if s.lanes.offer(from) && gate_open(s, now) {
         // Between two commands, look at the poller now and then: while commands are short, nobody
@@ -110,6 +111,7 @@ pub(super) fn call<T>(s: &mut State<T>, now: Nanos) -> Call {
     if s.stopping || s.crew.coming() > 0 {
         return Call::Nobody;
     }
+    mark_stalled(s, now);
     let work = s.lanes.offer(open_lanes(s)) && gate_open(s, now);
     if !work && !unwatched(s, now) {
         return call_excess(s);
@@ -140,13 +142,22 @@ pub(super) fn may_exceed<T>(s: &State<T>, now: Nanos) -> bool {
 }
 
 pub(super) fn tick<T>(s: &mut State<T>, now: Nanos) {
+    mark_stalled(s, now);
+    kick_up(s, now);
+}
+
+/// Commands past the stall bound give their slots up. Not at ticks only: the monitor itself may have
+/// to wait for its turn of the CPU behind just those commands.
+fn mark_stalled<T>(s: &mut State<T>, now: Nanos) {
+    if s.crew.active() == 0 {
+        return;
+    }
     let stalls = s.crew.mark_stalled(now, s.bounds.stall_limit);
     if stalls > 0 {
         s.stats.stalls += stalls as u64;
         // Their threads are to be looked at now.
         s.judged_at = Nanos(0);
     }
-    kick_up(s, now);
 }
 
 /// The throttle; see [`PoolConfig::creation_throttle`](crate::PoolConfig::creation_throttle).
