@@ -108,7 +108,8 @@ pub struct PoolConfig {
     pub kickup: Duration,
 
     /// How long a group may go without anybody in its poller, and how long a command runs until
-    /// the group opens one more slot; 1 ms up to `stall_limit`. Default 1 ms, the monitor's tick:
+    /// the group opens one more slot; 1 ms up to `stall_limit`. After many looks at which nothing was
+    /// to be done it may be four times as long. Default 1 ms, the monitor's tick:
     /// shorter than what a client notices, longer than most commands, so that a short command never
     /// costs a wake-up.
     pub handover: Duration,
