@@ -118,13 +118,13 @@ fn several_schedulers_get_a_row_each_and_their_ratios() {
     // Each round begins with another scheduler.
     let order: Vec<&str> = stderr
         .lines()
-        .filter(|line| line.contains("/8 "))
+        .filter(|line| line.contains("/10 "))
         .filter_map(|line| line.split_once("clients ")?.1.split_once(':'))
         .map(|(scheduler, _)| scheduler)
         .collect();
-    let expected =
-        "pool per-connection std-loop event-loop per-connection std-loop event-loop pool";
-    assert_eq!(order.join(" "), expected);
+    let first = "pool mariadb per-connection std-loop event-loop";
+    let second = "mariadb per-connection std-loop event-loop pool";
+    assert_eq!(order.join(" "), format!("{first} {second}"));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn no_server_outlives_the_tool_however_it_dies() {
                 "the tool ended early"
             );
         }
-        assert_eq!(sockets(&folder.0), 4, "one for each server");
+        assert_eq!(sockets(&folder.0), 5, "one for each server");
         kill_process(Pid::from_child(&tool), signal).unwrap();
         assert!(!tool.wait().unwrap().success());
         stderr.read_to_end(&mut Vec::new()).unwrap();
