@@ -13,7 +13,6 @@ use super::{Call, Lane, NEVER, Nanos, State, Step, WorkerId};
 const EXCESS_PARK: Nanos = Nanos(100_000_000);
 
 pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (Step<T>, Call) {
-    mark_stalled(s, now);
     let from = open_lanes(s);
     if s.lanes.offer(from) && gate_open(s, now) {
         // Between two commands, look at the poller now and then: while commands are short, nobody
@@ -111,7 +110,6 @@ pub(super) fn call<T>(s: &mut State<T>, now: Nanos) -> Call {
     if s.stopping || s.crew.coming() > 0 {
         return Call::Nobody;
     }
-    mark_stalled(s, now);
     let work = s.lanes.offer(open_lanes(s)) && gate_open(s, now);
     if !work && !unwatched(s, now) {
         return call_excess(s);
@@ -146,8 +144,7 @@ pub(super) fn tick<T>(s: &mut State<T>, now: Nanos) {
     kick_up(s, now);
 }
 
-/// Commands past the stall bound give their slots up. Not at ticks only: the monitor itself may have
-/// to wait for its turn of the CPU behind just those commands.
+/// Commands past the stall bound give their slots up.
 fn mark_stalled<T>(s: &mut State<T>, now: Nanos) {
     if s.crew.active() == 0 {
         return;
