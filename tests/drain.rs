@@ -150,7 +150,9 @@ fn a_large_reply_is_sent_to_its_end(setup: Setup) {
         client.read_big(0, 10);
         let drain = drain_in_background(&mut server);
         client.read_big(10, SIZE);
-        assert_eq!(client.rest(), format!("\n{FAREWELL}"));
+        // Last words are sent if they fit, and behind so much there may be no room for them.
+        let rest = client.rest();
+        assert!(rest == "\n" || rest == format!("\n{FAREWELL}"), "{rest:?}");
         ended_well(&server, &drain.join().expect("no panic"), 2);
     }
 }
