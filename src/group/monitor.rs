@@ -149,13 +149,12 @@ where
     fn until_tick(&self, calm: u32) -> Duration {
         // Relaxed: see the field.
         let tick = self.settings.tick.load(Relaxed);
-        let gone = match self.groups.first() {
-            Some(group) if self.settings.aligned => group.now().0 % tick,
+        Duration::from_nanos(if self.settings.aligned {
+            tick - self.groups.first().map_or(0, |group| group.now().0 % tick)
+        } else {
             // The tick after a ring is to find what rang a whole tick old.
-            _ if self.settings.aligned => 0,
-            _ => return Duration::from_nanos(tick << (calm / CALM).min(2)),
-        };
-        Duration::from_nanos(tick - gone)
+            tick << (calm / CALM).min(2)
+        })
     }
 
     /// Sleeps until somebody rings or a deadline comes; see [`Bell::asleep`] for why nobody's need

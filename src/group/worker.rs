@@ -75,10 +75,11 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
 /// The time, as a worker knows it: looked up after each turn, unless turns are very short.
 ///
 /// Looking costs as much as a tenth of the least command. What the time is needed for, when a command
-/// began and how long it may go on, is a matter of a millisecond. So while turns take a few
+/// began and how long it may go on, is a matter of milliseconds. So while turns take a few
 /// microseconds only every few of them are followed by a look; and a tick of the monitor, which comes
-/// while anything is queued, ends that, should one of them be long. Where nothing made the monitor
-/// tick when the turn began, the time is looked up.
+/// while anything is queued, ends that, should one of them be long. So the time is wrong by no more
+/// than the time between two ticks. Where nothing made the monitor tick when the turn began, it is
+/// looked up.
 struct Watch {
     now: Nanos,
     looked_at: Nanos,
