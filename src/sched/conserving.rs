@@ -88,20 +88,16 @@ fn unwatched<T>(s: &State<T>, now: Nanos) -> bool {
     s.crew.listener().is_none() && s.table.resting() > 0 && !watched_by_workers(s, now)
 }
 
-/// Whether the passing of a millisecond can make somebody be missing.
+/// Whether the passing of time can make somebody be missing, or will soon.
 ///
-/// It cannot where all that is queued waits at the bound on long commands: see
-/// [`look_at_long_by`].
+/// While a long command burns CPU it will: others come, for whose sake the monitor would be woken. It
+/// stays awake instead, because a wake-up costs whoever does it his place before those that burn. Who
+/// goes to sleep while another thread waits for the CPU leaves with less credit, in the kernel's books,
+/// than he has; here it was all that the worker had, which ran the short commands in between.
 pub(super) fn wants_ticks<T>(s: &State<T>) -> bool {
-    s.lanes.offer(open_lanes(s)) || (s.crew.listener().is_none() && s.table.resting() > 0)
-}
-
-/// When the monitor is to look again at those that wait at the bound on long commands: one that holds
-/// it up may turn out to be blocked, and age promotes.
-pub(super) fn look_at_long_by<T>(s: &State<T>, now: Nanos) -> Option<Nanos> {
-    let oldest = s.lanes.oldest(Lane::Long)?;
-    let promoted_by = oldest.max(s.kicked_up_at).after(s.bounds.kickup);
-    Some(now.after(s.bounds.stall_limit).min(promoted_by).max(now))
+    s.lanes.offer(open_lanes(s))
+        || (s.crew.listener().is_none() && s.table.resting() > 0)
+        || s.crew.long() > 0
 }
 
 /// Sees to invariants 1 (work conservation) and 2 (poll coverage) after a move.

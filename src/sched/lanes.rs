@@ -101,11 +101,6 @@ impl Lanes {
         !self.filled.and(from).is_empty()
     }
 
-    /// Since when whoever has waited longest in a lane has waited.
-    pub(super) fn oldest(&self, lane: Lane) -> Option<Nanos> {
-        self.lanes[lane as usize].front().map(|(_, at)| *at)
-    }
-
     /// Takes the next connection: holders and control first, then whoever has waited for `kickup`
     /// in a lower lane (the oldest such), then high, low, long.
     pub(super) fn pop(&mut self, from: LaneSet, now: Nanos, kickup: Nanos) -> Option<(Lane, Key)> {

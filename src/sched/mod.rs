@@ -831,10 +831,6 @@ impl<T> State<T> {
             Policy::Mariadb => self.table.queue(key, mariadb::lane),
         };
         self.lanes.push(lane, key, now);
-        if lane == Lane::Long {
-            // For `look_at_long_by`.
-            self.due_moved = true;
-        }
     }
 
     /// Something is due at this time, and the monitor must not sleep for longer.
@@ -926,7 +922,6 @@ impl<T> State<T> {
         let due = due.map(|due| due.max(self.sweep_at));
         let due = due.into_iter().chain(self.timers.earliest()).min();
         self.due = due.unwrap_or(NEVER);
-        let long = conserving::look_at_long_by(self, now);
-        due.into_iter().chain(long).min()
+        due
     }
 }

@@ -1243,7 +1243,7 @@ fn walk_all(setup: Setup, least: usize) {
 
 #[test]
 fn every_sequence_of_short_commands_keeps_the_invariants() {
-    walk_all(Setup::plain(2, 2), 200_238);
+    walk_all(Setup::plain(2, 2), 109_715);
 }
 
 #[test]
@@ -1253,7 +1253,7 @@ fn every_sequence_with_waits_keeps_the_invariants() {
             waits: true,
             ..Setup::plain(2, 2)
         },
-        413_568,
+        251_751,
     );
 }
 
@@ -1264,7 +1264,7 @@ fn every_sequence_with_long_commands_keeps_the_invariants() {
             longs: true,
             ..Setup::plain(2, 1)
         },
-        8_374,
+        4_874,
     );
 }
 
@@ -1280,7 +1280,7 @@ fn every_sequence_in_which_age_promotes_keeps_the_invariants() {
             ends: &[IDLE, End::Closed],
             ..Setup::plain(2, 1)
         },
-        16_805,
+        10_430,
     );
 }
 
@@ -1294,7 +1294,7 @@ fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
             ends: &[IDLE, End::Flush, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        206_753,
+        153_889,
     );
 }
 
@@ -1307,7 +1307,7 @@ fn every_sequence_with_a_drain_and_a_stop_keeps_the_invariants() {
             ends: &[IDLE, IN_COMMAND, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        150_958,
+        92_546,
     );
 }
 
@@ -1318,7 +1318,7 @@ fn every_sequence_in_which_threads_cannot_be_had_keeps_the_invariants() {
             threads_fail: true,
             ..Setup::plain(2, 2)
         },
-        223_018,
+        123_523,
     );
 }
 
@@ -1336,7 +1336,7 @@ fn parking(max_threads: usize) -> Setup {
 
 #[test]
 fn every_sequence_with_parks_keeps_the_invariants() {
-    walk_all(parking(1), 211_765);
+    walk_all(parking(1), 183_247);
 }
 
 #[test]
@@ -1350,7 +1350,7 @@ fn every_sequence_with_parks_kills_and_slow_readers_keeps_the_invariants() {
             ends: &[IDLE, PARK, End::Flush, End::Closed],
             ..parking(1)
         },
-        116_078,
+        71_122,
     );
 }
 
@@ -1363,7 +1363,7 @@ fn every_sequence_with_holders_keeps_the_invariants() {
             ends: &[IDLE, End::Again, End::Closed],
             ..Setup::plain(1, 1)
         },
-        167_230,
+        117_410,
     );
 }
 
@@ -1376,7 +1376,7 @@ fn every_sequence_with_boosts_keeps_the_invariants() {
             ends: &[IDLE, End::Again, End::Closed],
             ..Setup::plain(1, 1)
         },
-        388_518,
+        253_314,
     );
 }
 
@@ -1389,7 +1389,7 @@ fn every_sequence_in_which_threads_are_found_blocked_keeps_the_invariants() {
             ends: &[IDLE, End::Closed],
             ..Setup::plain(1, 2)
         },
-        108_425,
+        96_393,
     );
 }
 
@@ -1498,7 +1498,7 @@ const fn everything(connections: usize, max_threads: usize) -> Setup {
 
 #[test]
 fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants() {
-    walk_all(everything(1, 1), 62_430);
+    walk_all(everything(1, 1), 40_230);
 }
 
 /// Half a minute with `cargo test --profile loom -- --ignored walks_of_more`, and minutes without
