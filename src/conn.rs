@@ -544,7 +544,8 @@ struct Reading {
 pub(crate) struct Standing {
     pub(crate) logged_in: bool,
     pub(crate) in_transaction: bool,
-    pub(crate) holding: bool,
+    /// Unknown until the handler says.
+    pub(crate) holding: Option<bool>,
     pub(crate) priority: Priority,
 }
 
@@ -667,10 +668,13 @@ impl Conn {
     }
 
     /// Sticky: whether others may be waiting for what the session holds (row locks, a named lock).
-    /// Its commands then go through the control lane: whoever holds up others is not made to queue
-    /// behind them.
+    /// Its commands then go before all others: whoever holds up others is not made to queue behind them.
+    ///
+    /// A session that says no is taken at its word. Those who began to [wait for
+    /// it](crate::wait::during_for) and are still waiting, because somebody else came before them, do not
+    /// count from the end of the turn on.
     pub fn set_holding(&mut self, yes: bool) {
-        self.standing.holding = yes;
+        self.standing.holding = Some(yes);
     }
 
     /// Sticky: the session's priority.

@@ -131,7 +131,7 @@ pub(super) const fn ends(end: End) -> Turn {
     Turn {
         end,
         lane: Lane::Low,
-        holding: false,
+        holding: None,
         look_again: false,
         calls: 1,
         until: NEVER,

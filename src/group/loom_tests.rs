@@ -866,7 +866,7 @@ fn a_holder_gets_a_thread_beyond_the_cap() {
                     ran.up();
                 }
                 Turn {
-                    holding: !wake.poked,
+                    holding: Some(!wake.poked),
                     ..IDLE
                 }
             })

@@ -8,9 +8,9 @@ use super::lanes::LaneSet;
 use super::table::Phase;
 use super::{Call, Lane, NEVER, Nanos, State, Step, WorkerId};
 
-/// How long a worker stays parked while there are threads beyond the cap: whoever holds something
-/// now may do so again, and creating a thread for each time would cost more than the command.
-const EXCESS_PARK: Nanos = Nanos(100_000_000);
+/// How long a thread beyond the cap stays when nobody holds anything that it could be for: in a convoy
+/// somebody soon does again, and creating a thread for each time would cost more than the command.
+const SPARE: Nanos = Nanos(100_000_000);
 
 pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (Step<T>, Call) {
     let from = open_lanes(s);
@@ -33,11 +33,11 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
             }
             // Nobody is missing: the command is fresh, so the gate is shut, and its worker will look
             // at the poller. Unless that is one of those that are to leave.
-            return (run, call_excess(s));
+            return (run, call_excess(s, now));
         }
     }
     // Beyond the cap, and what it was for is over.
-    if s.crew.excess() > s.table.holding() && s.crew.may_leave() {
+    if too_many(s, now) && s.crew.may_leave() {
         s.crew.exit(worker);
         return (Step::Exit, call(s, now));
     }
@@ -46,7 +46,7 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
     }
     s.crew.park(worker);
     let time = if s.crew.excess() > 0 {
-        EXCESS_PARK.min(s.bounds.park_time)
+        spare_time(s)
     } else {
         s.bounds.park_time
     };
@@ -98,6 +98,7 @@ pub(super) fn wants_ticks<T>(s: &State<T>) -> bool {
     s.lanes.offer(open_lanes(s))
         || (s.crew.listener().is_none() && s.table.resting() > 0)
         || s.crew.long() > 0
+        || s.crew.excess() > s.table.holding()
 }
 
 /// Sees to invariants 1 (work conservation) and 2 (poll coverage) after a move.
@@ -108,7 +109,7 @@ pub(super) fn call<T>(s: &mut State<T>, now: Nanos) -> Call {
     }
     let work = s.lanes.offer(open_lanes(s)) && gate_open(s, now);
     if !work && !unwatched(s, now) {
-        return call_excess(s);
+        return call_excess(s, now);
     }
     if let Some(call) = s.call_parked() {
         return call;
@@ -119,9 +120,18 @@ pub(super) fn call<T>(s: &mut State<T>, now: Nanos) -> Call {
     s.call_spawn()
 }
 
+fn spare_time<T>(s: &State<T>) -> Nanos {
+    SPARE.min(s.bounds.park_time)
+}
+
+/// There are more threads beyond the cap than anybody has needed of late.
+fn too_many<T>(s: &State<T>, now: Nanos) -> bool {
+    s.crew.excess() > s.table.holding() && now.since(s.crew.held_at()) >= spare_time(s)
+}
+
 /// A listener beyond the cap would stay for ever.
-fn call_excess<T>(s: &mut State<T>) -> Call {
-    if s.crew.excess() > s.table.holding() && s.crew.listener().is_some() {
+fn call_excess<T>(s: &mut State<T>, now: Nanos) -> Call {
+    if too_many(s, now) && s.crew.listener().is_some() {
         s.call_poller()
     } else {
         Call::Nobody

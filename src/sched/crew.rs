@@ -100,6 +100,8 @@ pub(super) struct Crew {
     threads: usize,
     /// Of these, beyond the cap.
     excess: usize,
+    /// When the command of somebody who holds something was last started.
+    held_at: Nanos,
     /// The monitor has been asked for a thread and has not looked yet.
     asked: bool,
     created_at: Nanos,
@@ -142,6 +144,10 @@ impl Crew {
     /// Threads beyond the cap.
     pub(super) fn excess(&self) -> usize {
         self.excess
+    }
+
+    pub(super) fn held_at(&self) -> Nanos {
+        self.held_at
     }
 
     /// There is room within the cap: no more than these are beyond it.
@@ -262,6 +268,9 @@ impl Crew {
         w.started = now;
         self.active.push(worker);
         self.ordinary += usize::from(!holder);
+        if holder {
+            self.held_at = now;
+        }
     }
 
     /// The command has ended; whether it was long: for `bound`, as many times over as there were
@@ -565,13 +574,14 @@ impl Crew {
     }
 
     /// The same of the crew as a whole.
-    pub(super) fn code_of_all(&self, now: Nanos, oldest: Nanos) -> [u64; 5] {
+    pub(super) fn code_of_all(&self, now: Nanos, oldest: Nanos) -> [u64; 6] {
         [
             u64::from(self.listener_called),
             u64::from(self.asked),
             self.excess as u64,
             now.since(self.created_at).min(oldest).0,
             self.retry_at.since(now).0,
+            now.since(self.held_at).min(oldest).0,
         ]
     }
 }

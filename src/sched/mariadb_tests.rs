@@ -133,7 +133,7 @@ impl Pool {
         let turn = Turn {
             end,
             lane: self.lanes[conn],
-            holding: false,
+            holding: None,
             look_again: false,
             calls: 1,
             until: NEVER,

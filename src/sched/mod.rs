@@ -147,8 +147,9 @@ pub(crate) enum End {
 pub(crate) struct Turn {
     pub(crate) end: End,
     pub(crate) lane: Lane,
-    /// Others may be waiting for what the session holds.
-    pub(crate) holding: bool,
+    /// Whether others may be waiting for what the session holds, if it says. One that says no is not
+    /// waited for any more, whoever may have begun to wait for it.
+    pub(crate) holding: Option<bool>,
     /// Input may be there that no event will announce: see [`Bounds::look_again`].
     pub(crate) look_again: bool,
     pub(crate) calls: u32,
@@ -528,10 +529,7 @@ impl<T> State<T> {
         slot.was_long = was_long;
         slot.look_again = turn.look_again;
         slot.until = turn.until;
-        if slot.holding != turn.holding || slot.unboosted > 0 {
-            let boosted = slot.boosted - std::mem::take(&mut slot.unboosted);
-            self.table.hold(key, turn.holding, boosted);
-        }
+        self.table.settle_holding(key, turn.holding);
         let slot = self.table.running_mut(key);
         if mutant::is("settle_forgets_an_event") {
             slot.wake.ready = Readiness::NOTHING;

@@ -133,6 +133,8 @@ pub(crate) struct Slot<T> {
     /// turn, for whose end it goes on to count as waited for: it has a thread.
     pub(super) boosted: u32,
     pub(super) unboosted: u32,
+    /// And of how many that still wait it has said that they do not wait for it any more.
+    pub(super) disowned: u32,
     /// Its last [`Resume`](crate::Resume) was dropped unused, rather than used.
     pub(super) dropped: bool,
 }
@@ -154,6 +156,7 @@ impl<T> Slot<T> {
             holding: false,
             boosted: 0,
             unboosted: 0,
+            disowned: 0,
             dropped: false,
         }
     }
@@ -315,8 +318,22 @@ impl<T> Table<T> {
         slot.until
     }
 
-    /// Whether others may be waiting for what its session holds, which they may say themselves.
-    pub(super) fn hold(&mut self, key: Key, holding: bool, boosted: u32) {
+    /// Whether others may be waiting for what its session holds: by its own word, if it has given one,
+    /// and by theirs.
+    pub(super) fn settle_holding(&mut self, key: Key, holding: Option<bool>) {
+        let slot = self.slot(key);
+        let says = holding.unwrap_or(false);
+        if slot.holding == says && slot.boosted == 0 {
+            return;
+        }
+        let mut boosted = slot.boosted - std::mem::take(&mut slot.unboosted);
+        if holding == Some(false) {
+            slot.disowned += std::mem::take(&mut boosted);
+        }
+        self.hold(key, says, boosted);
+    }
+
+    fn hold(&mut self, key: Key, holding: bool, boosted: u32) {
         let slot = self.slot(key);
         let before = slot.holds();
         slot.holding = holding;
@@ -339,7 +356,10 @@ impl<T> Table<T> {
     /// One of them does not any more.
     pub(super) fn unboost(&mut self, key: Key) {
         let slot = self.slot(key);
-        if slot.phase == Phase::Running {
+        if slot.disowned > 0 {
+            // Which of them it is makes no difference.
+            slot.disowned -= 1;
+        } else if slot.phase == Phase::Running {
             slot.unboosted += 1;
         } else {
             let (holding, boosted) = (slot.holding, slot.boosted);
@@ -484,6 +504,7 @@ impl<T> Table<T> {
                 slot.holding,
                 slot.boosted > 0,
                 slot.boosted > slot.unboosted,
+                slot.disowned > 0,
                 slot.dropped,
                 ahead == 0,
             ]),

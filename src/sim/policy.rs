@@ -223,7 +223,7 @@ impl Policy {
             } else {
                 Lane::Low
             },
-            holding: false,
+            holding: None,
             look_again: false,
             calls,
             until: NEVER,
