@@ -300,11 +300,14 @@ const ARROWS: [(&str, &[&str]); 20] = [
     (
         "server::registry",
         &[
+            "config",
             "conn",
             "handler",
+            "os::bell",
             "os::clock",
             "os::socket",
             "stats",
+            "stream",
             "sync",
             "wait",
         ],
