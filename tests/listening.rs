@@ -37,6 +37,7 @@ everywhere! {
     a_listener_that_is_handed_to_and_fro_loses_nobody,
     a_dead_listener_is_reported_and_costs_the_others_nothing,
     who_waits_in_a_backlog_is_told_of_the_drain,
+    a_flood_at_one_listener_does_not_starve_another,
 }
 
 in_the_pool! {
@@ -514,6 +515,36 @@ fn a_dead_listener_is_reported_and_costs_the_others_nothing(setup: Setup) {
     Client::connect(&server.local_addrs()[1]).ping();
     // Only what is of use is handed over.
     assert_eq!(server.stop_accepting().len(), 1);
+    assert!(server.drain(AMPLE).clean());
+}
+
+fn a_flood_at_one_listener_does_not_starve_another(setup: Setup) {
+    let stage = Arc::<Stage>::default();
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .listen(setup.listen(), Arc::clone(&stage))
+        .listen(setup.listen(), stage)
+        .build()
+        .expect("the server starts");
+    let [flooded, other] = server.local_addrs() else {
+        unreachable!("two of them")
+    };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    drop(Socket::connect(flooded));
+                }
+            });
+        }
+        let handle = server.handle();
+        until("it floods", || handle.listeners()[0].accepted > 100);
+        for _ in 0..50 {
+            Client::connect(other).ping();
+        }
+        over.store(true, SeqCst);
+    });
     assert!(server.drain(AMPLE).clean());
 }
 

@@ -21,7 +21,7 @@ const BATCH: usize = 16;
 /// How long a listener rests when the system has no descriptor or memory for a connection: from the one,
 /// doubled as often as it is in vain, to the other.
 const REST_MIN: Duration = Duration::from_millis(1);
-const REST_MAX: Duration = Duration::from_millis(50);
+const REST_MAX: Duration = Duration::from_millis(20);
 
 /// How often the clock of logins is looked at, while somebody logs in; and how much more than that counts
 /// of a single look, lest a process that was stopped closes everybody.

@@ -256,6 +256,13 @@ impl AsFd for Acceptor {
     }
 }
 
+/// That the reading side was shut, which for Linux's Unix listeners looks like a connection otherwise, and
+/// for ever.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const SHUT: PollFlags = PollFlags::RDHUP;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const SHUT: PollFlags = PollFlags::empty();
+
 /// What there is at a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
@@ -267,7 +274,7 @@ pub(crate) enum At {
 
 impl At {
     fn of(flags: PollFlags) -> Self {
-        if flags.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+        if flags.intersects(SHUT | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             Self::Shut
         } else if flags.is_empty() {
             Self::Nobody
@@ -286,7 +293,7 @@ pub(crate) fn wait(
 ) -> io::Result<Vec<At>> {
     let mut fds: Vec<PollFd<'_>> = listeners
         .iter()
-        .map(|l| PollFd::new(*l, PollFlags::IN))
+        .map(|l| PollFd::new(*l, PollFlags::IN | SHUT))
         .chain([PollFd::new(bell, PollFlags::IN)])
         .collect();
     // No time-out: further away than the clock reaches.
