@@ -341,8 +341,9 @@ pub struct Limits {
     pub max_connections: usize,
 
     /// Connections at a time that have not logged in; one more is refused as it is accepted. They count
-    /// apart from `max_connections`, so that strangers cannot use up the sessions. Default 16,384: a
-    /// storm of clients that reconnect fits, and who never logs in is gone after `login_timeout`.
+    /// apart from `max_connections`, so that strangers cannot use up the sessions. Default 8,192: a
+    /// storm of clients that reconnect fits, who never logs in is gone after `login_timeout`, and it is
+    /// half the threads of thread-per-connection, each of which a stranger takes one of there.
     #[doc(alias = "back_log")]
     pub max_logins: usize,
 
@@ -396,7 +397,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 100_000,
-            max_logins: 16_384,
+            max_logins: 8_192,
             login_timeout: Duration::from_secs(10),
             max_login_input: 64 * 1024,
             max_per_address: usize::MAX,

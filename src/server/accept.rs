@@ -93,9 +93,11 @@ impl Accepting {
         });
         let thread = {
             let gate = Arc::clone(&gate);
+            // Here, so that it is there when the server has started.
+            let reserve = gate.new_reserve();
             thread::Builder::new()
                 .name(name.to_owned())
-                .spawn(move || gate.run(listening, &login_timeout))
+                .spawn(move || gate.run(listening, reserve, &login_timeout))
         };
         let thread = thread.map_err(|source| BuildError::Resources {
             what: "a thread",
@@ -172,10 +174,14 @@ impl Drop for GivenUp<'_> {
 }
 
 impl Gate {
-    fn run(&self, mut listening: Vec<Listening>, login_timeout: &dyn Fn() -> Duration) {
+    fn run(
+        &self,
+        mut listening: Vec<Listening>,
+        mut reserve: Option<File>,
+        login_timeout: &dyn Fn() -> Duration,
+    ) {
         let _given_up = GivenUp(self);
         let mut rests = vec![Rest::default(); listening.len()];
-        let mut reserve = self.new_reserve();
         let mut first = 0;
         let mut looked = Instant::now();
         loop {

@@ -108,7 +108,8 @@ impl ServerBuilder {
     }
 
     /// Adds an admin listener: a way in for those who look after the server, which works when every
-    /// worker of every group is blocked, all sessions are taken, or no descriptor is left. Its connections
+    /// worker of every group is blocked, all sessions are taken, or no thread or descriptor is left (one of
+    /// each is kept back, for one connection). Its connections
     /// have an accept thread and threads of their own, one for each, under either scheduler, and a limit
     /// of their own ([`Limits::max_admin_connections`]). They are seen and killed as all others are, and
     /// end last in a drain. Whoever may connect there must be known: bind it to a loopback address or a

@@ -57,7 +57,7 @@ impl Acceptor {
     }
 
     /// Binds a path. A socket that nobody listens on any more is replaced; one in use, and anything
-    /// that is not a socket, is refused.
+    /// that is not a socket, is refused. Of several who replace the same one at once, one at most gets it.
     pub(crate) fn unix(path: &Path, options: &ListenOptions) -> io::Result<Self> {
         let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
         let address = SockAddr::unix(path)?;
@@ -65,7 +65,7 @@ impl Acceptor {
             if error.kind() != io::ErrorKind::AddrInUse || !is_stale(path)? {
                 return Err(error);
             }
-            fs::remove_file(path)?;
+            remove_stale(path)?;
             socket.bind(&address)?;
         }
         let mut acceptor = Self::of(Listener::Unix(socket.into()), options)?;
@@ -76,6 +76,11 @@ impl Acceptor {
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
         SockRef::from(&acceptor).listen(options.backlog)?;
+        // Somebody who came between the two took it for a dead server's.
+        let own = acceptor.own_path.as_ref().and_then(|own| own.file);
+        if file_at(path).ok() != own {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
         Ok(acceptor)
     }
 
@@ -230,6 +235,33 @@ impl AcceptError {
             // connection, which Linux hands on.
             _ => Self::Passing,
         }
+    }
+}
+
+/// Removes a stale socket; not one that somebody else has put in its place meanwhile.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(
+        ".{}.{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let aside = PathBuf::from(aside);
+    match fs::rename(path, &aside) {
+        // Somebody else has removed it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    // Now nobody else looks at it.
+    let stale = is_stale(&aside);
+    if !matches!(stale, Ok(true)) {
+        // Unless there is another one by now, it goes back.
+        let _ = fs::hard_link(&aside, path);
+    }
+    fs::remove_file(&aside)?;
+    match stale? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
 
@@ -410,6 +442,32 @@ mod tests {
             assert_eq!(of(errno), AcceptError::Dead, "{errno:?}");
         }
         assert_eq!(of(Errno::WOULDBLOCK), AcceptError::Empty);
+    }
+
+    #[test]
+    fn of_many_who_replace_a_stale_path_no_two_get_it() {
+        let path = std::env::temp_dir().join(format!("tgp-stale-{}.sock", std::process::id()));
+        let mut got = 0;
+        for _ in 0..200 {
+            drop(std::os::unix::net::UnixListener::bind(&path));
+            let options = ListenOptions::default();
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4)
+                    .map(|_| scope.spawn(|| Acceptor::unix(&path, &options)))
+                    .collect();
+                let all = all.into_iter().map(|one| one.join().unwrap());
+                all.filter_map(Result::ok).collect()
+            });
+            assert!(bound.len() <= 1, "{bound:?}");
+            if let Some(acceptor) = bound.first() {
+                got += 1;
+                UnixStream::connect(&path).unwrap();
+                acceptor.accept().unwrap();
+            }
+            drop(bound);
+            let _ = fs::remove_file(&path);
+        }
+        assert!(got > 0);
     }
 
     #[test]
