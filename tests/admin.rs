@@ -120,17 +120,17 @@ fn an_admin_counts_for_no_limit_but_that_of_admins(setup: Setup) {
     let mut admins = [site.admin(), site.admin()];
     for _ in 0..3 {
         let refused = Client::connect_only(&site.admin_at).rest();
-        assert!(
-            refused.contains("refused: too many connections (max_connections is 2)"),
-            "{refused}"
-        );
+        assert!(refused.contains("refused: too many"), "{refused}");
     }
-    until("it is counted", || site.handle.stats().admin_refused == 3);
+    until("all is counted", || {
+        let stats = site.handle.stats();
+        (stats.admin_connections, stats.admin_refused) == (2, 3)
+    });
     admins.iter_mut().for_each(Client::ping);
     client.ping();
     let stats = site.handle.stats();
     assert_eq!((stats.connections, stats.sessions), (1, 1));
-    assert_eq!((stats.admin_connections, stats.refused), (2, 0));
+    assert_eq!(stats.refused, 0);
     drop(admins);
     until("there is room", || {
         site.handle.stats().admin_connections == 0
