@@ -77,7 +77,7 @@ impl Handler for Bench {
     type Session = ();
 
     fn open(&self, conn: &mut Conn) -> io::Result<()> {
-        conn.logged_in();
+        conn.logged_in()?;
         Ok(())
     }
 

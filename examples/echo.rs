@@ -12,7 +12,7 @@ impl Handler for Echo {
     type Session = u64;
 
     fn open(&self, conn: &mut Conn) -> io::Result<u64> {
-        conn.logged_in();
+        conn.logged_in()?;
         Ok(0)
     }
 

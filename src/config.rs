@@ -333,10 +333,41 @@ impl ThreadPerConnectionConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections at a time; one more is refused. Default 100,000. MariaDB's 151 dates from a
-    /// thread for each; here an idle connection costs under 2 KiB, and the limit that is met
-    /// first is that of open files.
+    /// Sessions at a time: connections that have logged in. One more is refused when it calls
+    /// [`Conn::logged_in`](crate::Conn::logged_in), and not before, so that a request to cancel, or an
+    /// administrator, can come on a new connection when all are taken. Default 100,000. MariaDB's 151
+    /// dates from a thread for each; here an idle connection costs under 2 KiB, and the limit that is
+    /// met first is that of open files.
     pub max_connections: usize,
+
+    /// Connections at a time that have not logged in; one more is refused as it is accepted. They count
+    /// apart from `max_connections`, so that strangers cannot use up the sessions. Default 8,192: a
+    /// storm of clients that reconnect fits, who never logs in is gone after `login_timeout`, and it is
+    /// half the threads of thread-per-connection, each of which a stranger takes one of there.
+    #[doc(alias = "back_log")]
+    pub max_logins: usize,
+
+    /// How long a client may take to log in, however busy it is meanwhile, 1 ms up. Default 10 s, as in
+    /// MariaDB. To within a tenth of a second or an eighth of it, whichever is less. Who had to wait for
+    /// its `open` has at most twice the time, and time in which the whole process stood still does not
+    /// count.
+    #[doc(alias = "connect_timeout")]
+    pub login_timeout: Duration,
+
+    /// Bytes of a command of a client that has not logged in, at least 16 KiB. Default 64 KiB: more than
+    /// any login needs, and strangers cannot fill the memory with halves of commands. `max_input` holds for
+    /// them as well.
+    pub max_login_input: usize,
+
+    /// Connections at a time from one address, logged in or not; one more is refused. Default: no limit,
+    /// for a proxy in front of the server looks like one client. Clients of Unix sockets have none.
+    #[doc(alias = "max_user_connections")]
+    pub max_per_address: usize,
+
+    /// Connections at a time through the [admin listeners](crate::ServerBuilder::admin), which count
+    /// nowhere else; and threads for them. Default 10.
+    #[doc(alias = "extra_max_connections")]
+    pub max_admin_connections: usize,
 
     /// How long a client may be silent between two commands. Default 8 h, as in MariaDB. The clock
     /// stops when input arrives: a client that is only queued is never closed as idle.
@@ -366,6 +397,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 100_000,
+            max_logins: 8_192,
+            login_timeout: Duration::from_secs(10),
+            max_login_input: 64 * 1024,
+            max_per_address: usize::MAX,
+            max_admin_connections: 10,
             idle_timeout: Duration::from_secs(8 * 3600),
             read_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(60),
@@ -387,6 +423,11 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(250);
 impl Limits {
     setters! {
         max_connections: usize,
+        max_logins: usize,
+        login_timeout: Duration,
+        max_login_input: usize,
+        max_per_address: usize,
+        max_admin_connections: usize,
         idle_timeout: Duration,
         read_timeout: Duration,
         write_timeout: Duration,
@@ -400,17 +441,18 @@ impl Limits {
     /// The first one that does not hold, with both values.
     pub fn check(&self) -> Result<(), BuildError> {
         let ms = Duration::from_millis(1);
+        let bytes = isize::MAX as usize;
         in_range("max_connections", self.max_connections, 1, usize::MAX)?;
+        in_range("max_logins", self.max_logins, 1, usize::MAX)?;
+        in_range("login_timeout", self.login_timeout, ms, Duration::MAX)?;
+        in_range("max_login_input", self.max_login_input, IO_CHUNK, bytes)?;
+        in_range("max_per_address", self.max_per_address, 1, usize::MAX)?;
+        in_range("max_admin_connections", self.max_admin_connections, 1, 4096)?;
         in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
         in_range("read_timeout", self.read_timeout, ms, Duration::MAX)?;
         in_range("write_timeout", self.write_timeout, ms, Duration::MAX)?;
-        in_range("max_input", self.max_input, IO_CHUNK, isize::MAX as usize)?;
-        in_range(
-            "output_bound",
-            self.output_bound,
-            IO_CHUNK,
-            isize::MAX as usize,
-        )?;
+        in_range("max_input", self.max_input, IO_CHUNK, bytes)?;
+        in_range("output_bound", self.output_bound, IO_CHUNK, bytes)?;
         if self.read_timeout > self.idle_timeout {
             return Err(BuildError::contradiction(
                 ("read_timeout", Shown(self.read_timeout)),
@@ -509,6 +551,12 @@ mod tests {
         }
         let limits = [
             Limits::default().max_connections(0),
+            Limits::default().max_logins(0),
+            Limits::default().login_timeout(ms0),
+            Limits::default().max_login_input(1),
+            Limits::default().max_per_address(0),
+            Limits::default().max_admin_connections(0),
+            Limits::default().max_admin_connections(4097),
             Limits::default().idle_timeout(ms0),
             Limits::default().read_timeout(ms0),
             Limits::default().write_timeout(ms0),

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use crate::config::{IO_CHUNK, Limits};
-use crate::handler::{Class, CloseReason, Priority};
+use crate::handler::{Class, CloseReason, Priority, Refusal};
 pub use crate::id::ConnId;
 use crate::id::Ticket;
 use crate::os::socket::{Cut, For, Socket};
 use crate::server::ServerHandle;
-use crate::server::registry::ConnState;
+use crate::server::registry::{ConnState, Registry};
 use crate::stream::Peer;
 use crate::sync::Mutex;
 use crate::wait::{self, WaitKind};
@@ -393,10 +393,13 @@ impl InBuf {
 
     /// Room for a read, `IO_CHUNK` at least unless `max` forbids it; empty when `max` is reached.
     fn room(&mut self, max: usize) -> &mut [u8] {
-        if self.bytes.len() - self.end < IO_CHUNK / 2 {
+        // A buffer that was lent may be larger than its borrower may use.
+        let top = self.bytes.len().min(max);
+        if top < self.end + IO_CHUNK / 2 {
             self.make_room(max);
         }
-        &mut self.bytes[self.end..]
+        let top = self.bytes.len().min(max).max(self.end);
+        &mut self.bytes[self.end..top]
     }
 
     #[cold]
@@ -513,6 +516,8 @@ pub struct Conn {
     buffers: Option<Box<Buffers>>,
     reading: Reading,
     server: ServerHandle,
+    /// Where it is counted.
+    registry: Arc<Registry>,
     listener: usize,
     /// The park that the last `Resume` is for; and that, until its park is over.
     ticket: Ticket,
@@ -554,6 +559,7 @@ impl Conn {
         shared: Arc<Shared>,
         limits: Arc<Limits>,
         server: ServerHandle,
+        registry: Arc<Registry>,
         listener: usize,
     ) -> Self {
         Self {
@@ -565,6 +571,7 @@ impl Conn {
             buffers: None,
             reading: Reading::default(),
             server,
+            registry,
             listener,
             ticket: 0,
             pledge: None,
@@ -641,12 +648,14 @@ impl Conn {
 
     /// Both directions at once: parse a command in place while writing the reply.
     pub fn split(&mut self) -> (Input<'_>, Output<'_>) {
+        let max = self.max_input();
         let link = &self.link;
         let buffers = &mut **self.buffers.get_or_insert_default();
         let output = &buffers.output;
         (
             Input {
                 link,
+                max,
                 input: &mut buffers.input,
                 reading: &mut self.reading,
                 output,
@@ -655,10 +664,36 @@ impl Conn {
         )
     }
 
-    /// The client has proved who it is. Until then its commands are login steps, which go through
-    /// the control lane. A server without a login calls it in [`open`](crate::Handler::open).
-    pub fn logged_in(&mut self) {
-        self.standing.logged_in = true;
+    /// The client has proved who it is, and gets one of the
+    /// [`max_connections`](Limits::max_connections) sessions. Until then its commands are login steps,
+    /// which go through the control lane, and it counts among the [`max_logins`](Limits::max_logins),
+    /// with the [`login_timeout`](Limits::login_timeout) running. A server without a login calls it in
+    /// [`open`](crate::Handler::open). Calling it again does nothing.
+    ///
+    /// # Errors
+    /// All sessions are taken: a [`Refusal`] in an error of the kind
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded). Return it, and the connection closes with
+    /// [`CloseReason::TooManyConnections`]; or go on without a session, for what needs none, such as a
+    /// request to cancel somebody's command.
+    pub fn logged_in(&mut self) -> io::Result<()> {
+        let limit = self.link.limits.max_connections;
+        self.log_in(limit)
+            .map_err(|refusal| io::Error::new(io::ErrorKind::QuotaExceeded, refusal))
+    }
+
+    /// As [`logged_in`](Self::logged_in), but never refused: for those who must get in when all sessions
+    /// are taken, because they are the ones who can end some. They count as sessions.
+    pub fn logged_in_privileged(&mut self) {
+        // Without a limit nobody is refused.
+        let _ = self.log_in(usize::MAX);
+    }
+
+    fn log_in(&mut self, limit: usize) -> Result<(), Refusal> {
+        if !self.standing.logged_in {
+            self.registry.log_in(self.link.shared.id, limit)?;
+            self.standing.logged_in = true;
+        }
+        Ok(())
     }
 
     /// Sticky: whether the session is in a transaction. With [`Priority::Auto`] its commands then
@@ -731,6 +766,16 @@ impl Conn {
         self.link.failed.take()
     }
 
+    /// The limit of sessions that it met.
+    pub(crate) fn session_limit(&self) -> usize {
+        self.link.limits.max_connections
+    }
+
+    /// How much input may be buffered.
+    fn max_input(&self) -> usize {
+        self.link.max_input(self.standing.logged_in)
+    }
+
     fn buffers(&mut self) -> &mut Buffers {
         self.buffers.get_or_insert_default()
     }
@@ -758,12 +803,13 @@ impl Conn {
 
     /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
+        let max = self.max_input();
         let Self { link, reading, .. } = self;
         if reading.at_end {
             return Ok(Filled::End);
         }
         let input = &mut self.buffers.get_or_insert_default().input;
-        let room = input.room(link.limits.max_input);
+        let room = input.room(max);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
@@ -809,8 +855,9 @@ impl Conn {
     /// Reads, blocking until there is something: thread-per-connection's way to wait for a command.
     /// Nothing but the peer and a shutdown of the socket ends it.
     pub(crate) fn fill_blocking(&mut self) -> io::Result<Filled> {
+        let max = self.max_input();
         let input = &mut self.buffers.get_or_insert_default().input;
-        let room = input.room(self.link.limits.max_input);
+        let room = input.room(max);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
@@ -880,6 +927,15 @@ impl Conn {
 }
 
 impl Link {
+    fn max_input(&self, logged_in: bool) -> usize {
+        let limits = &self.limits;
+        if logged_in {
+            limits.max_input
+        } else {
+            limits.max_login_input.min(limits.max_input)
+        }
+    }
+
     /// Notes why an operation failed and turns the error into what the handler may see.
     fn fail(&self, error: io::Error) -> io::Error {
         let (why, error) = if let Some(why) = self.shared.cancelled() {
@@ -952,6 +1008,8 @@ impl Link {
 #[derive(Debug)]
 pub struct Input<'a> {
     link: &'a Link,
+    /// Bytes that may be buffered.
+    max: usize,
     input: &'a mut InBuf,
     reading: &'a mut Reading,
     output: &'a RefCell<OutBuf>,
@@ -992,7 +1050,7 @@ impl Input<'_> {
             return Ok(());
         }
         self.link.send_all(&mut self.output.borrow_mut())?;
-        let room = self.input.room(self.link.limits.max_input);
+        let room = self.input.room(self.max);
         let got = loop {
             match self.link.shared.socket.read_now(room, false) {
                 Ok(got) => {

@@ -280,6 +280,11 @@ pub enum CloseReason {
     Unresumed,
     /// The handler asked to [detach](Next::detach), and there was no thread to be had.
     NoThread,
+    /// It had not logged in within [`Limits::login_timeout`](crate::Limits).
+    LoginTimeout,
+    /// It would have been one session too many ([`Limits::max_connections`](crate::Limits)), and its
+    /// handler returned the error of [`Conn::logged_in`]. [`Handler::refuse`] is asked for last words.
+    TooManyConnections,
 }
 
 impl CloseReason {
@@ -300,11 +305,13 @@ impl CloseReason {
             Self::OpenFailed => "open_failed",
             Self::Unresumed => "unresumed",
             Self::NoThread => "no_thread",
+            Self::LoginTimeout => "login_timeout",
+            Self::TooManyConnections => "too_many_connections",
         }
     }
 
     /// All names, in the order of [`index`](Self::index).
-    pub(crate) const NAMES: [&'static str; 14] = [
+    pub(crate) const NAMES: [&'static str; 16] = [
         "client_closed",
         "handler_closed",
         "killed",
@@ -319,6 +326,8 @@ impl CloseReason {
         "open_failed",
         "unresumed",
         "no_thread",
+        "login_timeout",
+        "too_many_connections",
     ];
 
     pub(crate) fn index(self) -> usize {
@@ -356,6 +365,8 @@ impl fmt::Display for CloseReason {
             Self::OpenFailed => f.write_str("the handler refused the connection"),
             Self::Unresumed => f.write_str("nobody is left who could resume the connection"),
             Self::NoThread => f.write_str("no thread is free for the detached connection"),
+            Self::LoginTimeout => f.write_str("the client did not log in within login_timeout"),
+            Self::TooManyConnections => f.write_str("there are as many sessions as may be"),
         }
     }
 }
@@ -364,8 +375,18 @@ impl fmt::Display for CloseReason {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// [`Limits::max_connections`](crate::Limits) are connected.
+    /// There are [`Limits::max_connections`](crate::Limits) sessions.
     TooManyConnections {
+        /// The limit that was met.
+        limit: usize,
+    },
+    /// [`Limits::max_logins`](crate::Limits) are connected and have not logged in.
+    TooManyLogins {
+        /// The limit that was met.
+        limit: usize,
+    },
+    /// [`Limits::max_per_address`](crate::Limits) are connected from the same address.
+    TooManyFromAddress {
         /// The limit that was met.
         limit: usize,
     },
@@ -384,12 +405,24 @@ impl fmt::Display for Refusal {
             Self::TooManyConnections { limit } => {
                 write!(f, "too many connections (max_connections is {limit})")
             }
+            Self::TooManyLogins { limit } => {
+                write!(
+                    f,
+                    "too many clients that have not logged in (max_logins is {limit})"
+                )
+            }
+            Self::TooManyFromAddress { limit } => write!(
+                f,
+                "too many connections from this address (max_per_address is {limit})"
+            ),
             Self::Draining => f.write_str("the server is shutting down"),
             Self::NoThread => f.write_str("no thread is free to serve the connection"),
             Self::OpenFailed => f.write_str("the handler refused the connection"),
         }
     }
 }
+
+impl std::error::Error for Refusal {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -412,6 +445,8 @@ mod tests {
             CloseReason::OpenFailed,
             CloseReason::Unresumed,
             CloseReason::NoThread,
+            CloseReason::LoginTimeout,
+            CloseReason::TooManyConnections,
         ];
         assert_eq!(all.len(), CloseReason::NAMES.len());
         for (i, reason) in all.iter().enumerate() {

@@ -42,6 +42,9 @@ pub use config::{Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfi
 pub use conn::{Conn, ConnHandle, ConnId, Input, Output, Resume};
 pub use error::{AttachError, BuildError};
 pub use handler::{Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
-pub use server::{Applied, DrainReport, Listen, Rejected, Server, ServerBuilder, ServerHandle};
+pub use server::{
+    Applied, DrainReport, Listen, ListenerInfo, ListenerState, Rejected, Server, ServerBuilder,
+    ServerHandle,
+};
 pub use stats::{ConnInfo, GroupStats, QueueEntry, Stats, WaitStats};
-pub use stream::{LocalAddr, Peer, Stream};
+pub use stream::{Keepalive, Listener, LocalAddr, Peer, Stream};

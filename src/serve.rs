@@ -8,6 +8,7 @@
 //! is read; what was queued for the client goes on leaving.
 
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -79,6 +80,14 @@ pub(crate) trait Connection: Send {
 fn discard<T>(made: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(made))) {
         std::mem::forget(payload);
+    }
+}
+
+/// Why a connection closes whose handler has returned this error.
+fn reason(error: &io::Error, otherwise: CloseReason) -> CloseReason {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(Refusal::TooManyConnections { .. }) => CloseReason::TooManyConnections,
+        _ => otherwise,
     }
 }
 
@@ -349,8 +358,9 @@ impl<H: Handler> Served<H> {
         match opened {
             Ok(Ok(session)) => self.session = Some(session),
             Ok(Err(error)) => {
+                let why = reason(&error, CloseReason::OpenFailed);
                 discard(error);
-                return Err(CloseReason::OpenFailed);
+                return Err(why);
             }
             Err(payload) => {
                 discard(payload);
@@ -478,7 +488,7 @@ impl<H: Handler> Served<H> {
         let next = match answer {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {
-                let why = CloseReason::Handler(error.kind());
+                let why = reason(&error, CloseReason::Handler(error.kind()));
                 discard(error);
                 return Err(self.failure(why));
             }
@@ -606,7 +616,12 @@ impl<H: Handler> Served<H> {
             return;
         }
         let mut out = Vec::new();
+        let limit = self.conn.session_limit();
         let said = catch_unwind(AssertUnwindSafe(|| match &mut self.session {
+            _ if *why == CloseReason::TooManyConnections => {
+                let why = Refusal::TooManyConnections { limit };
+                self.handler.refuse(&mut out, &why);
+            }
             Some(session) => self.handler.farewell(session, &mut out, why),
             None if *why == CloseReason::Draining => {
                 self.handler.refuse(&mut out, &Refusal::Draining);
@@ -725,7 +740,7 @@ impl<H: Handler> Connection for Served<H> {
                 Err(_) => self.failure(CloseReason::ClientClosed),
             },
             Ok(Err(error)) => {
-                let why = CloseReason::Handler(error.kind());
+                let why = reason(&error, CloseReason::Handler(error.kind()));
                 discard(error);
                 self.failure(why)
             }

@@ -13,10 +13,17 @@ pub struct Stats {
     pub opened: u64,
     /// Connections that have ended, ever.
     pub closed: u64,
-    /// Clients that were refused, ever.
+    /// Clients that were refused, ever: as they came, or when they had logged in.
     pub refused: u64,
     /// Connections now.
     pub connections: usize,
+    /// Of these, those that have logged in.
+    pub sessions: usize,
+    /// Connections now by the [admin listeners](crate::ServerBuilder::admin), which are counted in no other
+    /// number here.
+    pub admin_connections: usize,
+    /// Clients that were refused there, ever.
+    pub admin_refused: u64,
     /// Calls of [`Handler::command`](crate::Handler::command) and `woken`, ever.
     pub commands: u64,
     /// Callbacks that panicked, ever.

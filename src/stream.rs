@@ -1,10 +1,11 @@
 //! A connected stream of either kind, as users have it: std's own types.
 
 use std::fmt;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 #[cfg(unix)]
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A connected stream to be served; see [`ServerHandle::attach`](crate::ServerHandle::attach).
 #[derive(Debug)]
@@ -27,6 +28,88 @@ impl From<TcpStream> for Stream {
 impl From<UnixStream> for Stream {
     fn from(stream: UnixStream) -> Self {
         Self::Unix(stream)
+    }
+}
+
+/// A listening socket of either kind: one that the server is given
+/// ([`Listen::inherited`](crate::Listen::inherited)), or that it hands over
+/// ([`Server::stop_accepting`](crate::Server::stop_accepting)).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    #[cfg(unix)]
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+#[cfg(unix)]
+impl From<UnixListener> for Listener {
+    fn from(listener: UnixListener) -> Self {
+        Self::Unix(listener)
+    }
+}
+
+/// When the kernel looks whether the other end of a silent TCP connection is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// After so long without a word.
+    pub idle: Duration,
+    /// Again after so long without an answer.
+    pub interval: Duration,
+    /// So often, before the connection counts as broken.
+    pub probes: u32,
+}
+
+impl Default for Keepalive {
+    /// After 5 minutes, 6 times in another minute: a client whose machine has gone is not kept for the 8
+    /// hours of the idle time-out, and the one in a silent network costs nothing.
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(300),
+            interval: Duration::from_secs(10),
+            probes: 6,
+        }
+    }
+}
+
+/// How to listen. Every option is stated, none is the system's, but for the time-out.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenOptions {
+    pub(crate) backlog: i32,
+    pub(crate) reuse_address: bool,
+    pub(crate) reuse_port: bool,
+    pub(crate) dual_stack: bool,
+    pub(crate) no_delay: bool,
+    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) user_timeout: Option<Duration>,
+    /// The mode of a path.
+    pub(crate) mode: Option<u32>,
+    /// Whether the path of a listener that was made by somebody else is removed at the end.
+    pub(crate) remove: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            // Linux cuts it down to `net.core.somaxconn`, which is 4096 by default.
+            backlog: 4096,
+            reuse_address: true,
+            reuse_port: false,
+            dual_stack: false,
+            no_delay: true,
+            keepalive: Some(Keepalive::default()),
+            user_timeout: None,
+            mode: None,
+            remove: false,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
 use common::client::{Client, Socket};
@@ -15,9 +16,10 @@ use common::{
     AMPLE, Harness, Options, Setup, Transport, everywhere, in_the_pool, patient_group, until,
     unused_path,
 };
+use rustix::net::{Shutdown, shutdown};
 use thread_group_pool::{
-    BuildError, Conn, Handler, Limits, Listen, LocalAddr, Next, Refusal, Server, Stream,
-    ThreadPerConnectionConfig,
+    BuildError, Conn, Handler, Limits, Listen, Listener, ListenerState, LocalAddr, Next, Refusal,
+    Server, Stream, ThreadPerConnectionConfig,
 };
 
 everywhere! {
@@ -30,6 +32,12 @@ everywhere! {
     a_peer_is_known,
     a_crowd_that_connects_at_once_is_let_in,
     a_place_that_is_taken_is_refused_and_nothing_is_left_bound,
+    a_listener_that_somebody_else_made_is_served,
+    who_waits_in_a_backlog_is_served_by_the_successor,
+    a_listener_that_is_handed_to_and_fro_loses_nobody,
+    a_dead_listener_is_reported_and_costs_the_others_nothing,
+    who_waits_in_a_backlog_is_told_of_the_drain,
+    a_flood_at_one_listener_does_not_starve_another,
 }
 
 in_the_pool! {
@@ -105,7 +113,7 @@ fn works(mut stream: Stream, mut theirs: Socket) {
 }
 
 fn a_stream_over_the_limit_is_given_back(setup: Setup) {
-    let limits = Limits::default().max_connections(1);
+    let limits = Limits::default().max_logins(1);
     let threads = ThreadPerConnectionConfig::default()
         .thread_cache(0)
         .max_threads(1);
@@ -115,14 +123,15 @@ fn a_stream_over_the_limit_is_given_back(setup: Setup) {
         ..Options::default()
     };
     let (server, stage) = deaf(setup, options);
+    stage.asks_for_login.store(true, SeqCst);
     let (ours, theirs) = pair(setup);
     let attach = |stream| server.handle().attach::<Stage>(stream, Arc::clone(&stage));
     attach(ours).expect("there is room");
     let mut client = Client::over(theirs);
     let (ours, theirs) = pair(setup);
     let refused = attach(ours).expect_err("there is no room");
-    assert_eq!(refused.why, Refusal::TooManyConnections { limit: 1 });
-    assert!(refused.to_string().contains("max_connections is 1"));
+    assert_eq!(refused.why, Refusal::TooManyLogins { limit: 1 });
+    assert!(refused.to_string().contains("max_logins is 1"));
     works(refused.stream, theirs);
     client.ping();
     drop(client);
@@ -203,6 +212,7 @@ impl Handler for Reverse {
     type Session = ();
 
     fn open(&self, conn: &mut Conn) -> io::Result<()> {
+        conn.logged_in()?;
         writeln!(conn, "hello {}", conn.id())
     }
 
@@ -335,6 +345,222 @@ fn who_connects_while_every_thread_is_busy_is_served_in_time(setup: Setup) {
         Client::over(socket).ping();
     }
     server.finish();
+}
+
+// ---- listeners that come from others and go to others ----
+
+/// A listener that the test has made, and where to reach it.
+fn made(setup: Setup) -> (Listener, LocalAddr) {
+    match setup.transport {
+        Transport::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let at = LocalAddr::Tcp(listener.local_addr().expect("its address"));
+            (listener.into(), at)
+        }
+        Transport::Unix => {
+            let path = unused_path();
+            let listener = UnixListener::bind(&path).expect("a free path");
+            (listener.into(), LocalAddr::Unix(path))
+        }
+    }
+}
+
+fn duplicate(listener: &Listener) -> Listener {
+    match listener {
+        Listener::Tcp(tcp) => tcp.try_clone().expect("a descriptor").into(),
+        Listener::Unix(unix) => unix.try_clone().expect("a descriptor").into(),
+        listener => unreachable!("another kind of listener: {listener:?}"),
+    }
+}
+
+/// A server with a listener that exists.
+fn inheriting(setup: Setup, listener: Listener, stage: &Arc<Stage>) -> Server {
+    Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .listen(
+            Listen::inherited(listener).remove_path(true),
+            Arc::clone(stage),
+        )
+        .build()
+        .expect("the server starts")
+}
+
+fn exists(at: &LocalAddr) -> bool {
+    match at {
+        LocalAddr::Unix(path) => path.exists(),
+        _ => true,
+    }
+}
+
+fn a_listener_that_somebody_else_made_is_served(setup: Setup) {
+    let (listener, at) = made(setup);
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .listen(Listen::inherited(listener), Arc::<Stage>::default())
+        .build()
+        .expect("the server starts");
+    assert_eq!(server.local_addrs(), std::slice::from_ref(&at));
+    let mut client = Client::connect(&at);
+    client.ping();
+    assert_eq!(client.ask("LISTENER"), "0");
+    assert!(server.drain(AMPLE).clean());
+    // It is its maker's.
+    assert!(exists(&at));
+    if let LocalAddr::Unix(path) = &at {
+        fs::remove_file(path).expect("it is there");
+    }
+}
+
+fn who_waits_in_a_backlog_is_served_by_the_successor(setup: Setup) {
+    let stage = Arc::<Stage>::default();
+    let mut old = setup.serve(Options::default());
+    let mut client = old.client();
+    let server = old.take_server();
+    let mut listeners = server.stop_accepting();
+    assert_eq!(listeners.len(), 1);
+    assert!(server.stop_accepting().is_empty());
+    assert_eq!(
+        server.handle().listeners()[0].state,
+        ListenerState::Closed,
+        "as far as this server is concerned"
+    );
+    let waiting: Vec<_> = (0..20).map(|_| Socket::connect(&old.at)).collect();
+    let new = inheriting(setup, listeners.remove(0), &stage);
+    for socket in waiting {
+        Client::over(socket).ping();
+    }
+    // Who had been accepted is served to the end.
+    client.ping();
+    assert!(server.drain(AMPLE).clean());
+    assert!(client.rest().starts_with("farewell"));
+    assert!(exists(&old.at));
+    Client::connect(&old.at).ping();
+    assert_eq!(stage.sessions().opened, 21);
+    assert!(new.drain(AMPLE).clean());
+    assert!(setup.transport == Transport::Tcp || !exists(&old.at));
+}
+
+fn a_listener_that_is_handed_to_and_fro_loses_nobody(setup: Setup) {
+    let (listener, at) = made(setup);
+    let stage = Arc::<Stage>::default();
+    let first = inheriting(setup, listener, &stage);
+    let over = AtomicBool::new(false);
+    let (served, last) = thread::scope(|scope| {
+        let mut server = first;
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut served = 0;
+                    while !over.load(SeqCst) {
+                        let mut client = Client::connect(&at);
+                        client.ping();
+                        client.send("CLOSE");
+                        assert_eq!(client.rest(), "bye\n");
+                        served += 1;
+                    }
+                    served
+                })
+            })
+            .collect();
+        for _ in 0..20 {
+            let before = stage.sessions().opened;
+            until("it serves", || stage.sessions().opened > before + 2);
+            let listener = server.stop_accepting().remove(0);
+            let successor = inheriting(setup, listener, &stage);
+            // Whoever has not had its greeting when the drain begins is told that it is to go.
+            let handle = server.handle();
+            until("the old one's clients have gone", || {
+                handle.stats().connections == 0
+            });
+            assert!(server.drain(AMPLE).clean());
+            server = successor;
+        }
+        over.store(true, SeqCst);
+        let served = clients
+            .into_iter()
+            .map(|client| client.join().expect("each is served"));
+        (served.sum::<u64>(), server)
+    });
+    assert!(last.drain(AMPLE).clean());
+    assert_eq!(stage.sessions().opened, served);
+}
+
+fn a_dead_listener_is_reported_and_costs_the_others_nothing(setup: Setup) {
+    let (listener, at) = made(setup);
+    let kept = duplicate(&listener);
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .listen(
+            Listen::inherited(listener).remove_path(true),
+            Arc::<Stage>::default(),
+        )
+        .listen(setup.listen(), Arc::<Stage>::default())
+        .build()
+        .expect("the server starts");
+    let handle = server.handle();
+    Client::connect(&at).ping();
+    match &kept {
+        Listener::Tcp(tcp) => shutdown(tcp, Shutdown::Read),
+        Listener::Unix(unix) => shutdown(unix, Shutdown::Read),
+        listener => unreachable!("another kind of listener: {listener:?}"),
+    }
+    .expect("it is open");
+    until("it is reported", || {
+        handle.listeners()[0].state == ListenerState::Dead
+    });
+    let infos = handle.listeners();
+    assert!(infos[0].last_error.is_some(), "{infos:?}");
+    assert_eq!((infos[0].accepted, infos[0].at.clone()), (1, at));
+    assert_eq!(infos[1].state, ListenerState::Accepting);
+    Client::connect(&server.local_addrs()[1]).ping();
+    // Only what is of use is handed over.
+    assert_eq!(server.stop_accepting().len(), 1);
+    assert!(server.drain(AMPLE).clean());
+}
+
+fn a_flood_at_one_listener_does_not_starve_another(setup: Setup) {
+    let stage = Arc::<Stage>::default();
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .listen(setup.listen(), Arc::clone(&stage))
+        .listen(setup.listen(), stage)
+        .build()
+        .expect("the server starts");
+    let [flooded, other] = server.local_addrs() else {
+        unreachable!("two of them")
+    };
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    drop(Socket::connect(flooded));
+                }
+            });
+        }
+        let handle = server.handle();
+        until("it floods", || handle.listeners()[0].accepted > 100);
+        for _ in 0..50 {
+            Client::connect(other).ping();
+        }
+        over.store(true, SeqCst);
+    });
+    assert!(server.drain(AMPLE).clean());
+}
+
+/// One who has connected counts as accepted: it gets an answer, if there is time for one.
+fn who_waits_in_a_backlog_is_told_of_the_drain(setup: Setup) {
+    for _ in 0..20 {
+        let mut server = setup.serve(Options::default());
+        let waiting: Vec<_> = (0..20).map(|_| Client::connect_only(&server.at)).collect();
+        let report = server.take_server().drain(AMPLE);
+        assert!(report.clean(), "{report}");
+        for mut client in waiting {
+            let words = client.rest();
+            assert!(words.contains("the server is shutting down"), "{words:?}");
+        }
+        server.check(&server.stats());
+    }
 }
 
 // ---- paths ----

@@ -3,14 +3,14 @@
 
 mod common;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::sync::Arc;
 
 use common::client::{Client, Socket};
-use common::process::{alone, descriptors};
-use common::{Options, Setup, Transport, everywhere, in_the_pool, until};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use thread_group_pool::{LocalAddr, PoolConfig, ThreadPerConnectionConfig};
+use common::process::{allow_threads, alone, descriptors, leave_address_space, limit};
+use common::{AMPLE, Options, Setup, Transport, everywhere, in_the_pool, until};
+use rustix::process::Resource;
+use thread_group_pool::{ListenerState, LocalAddr, PoolConfig, ThreadPerConnectionConfig};
 
 in_the_pool! {
     a_group_that_gets_no_thread_goes_on_with_those_that_it_has,
@@ -19,12 +19,8 @@ in_the_pool! {
 
 everywhere! {
     without_descriptors_clients_wait_until_there_are_some,
+    without_descriptors_a_server_does_not_start,
     without_threads_a_server_does_not_start_or_refuses,
-}
-
-fn set(resource: Resource, current: Option<u64>) {
-    let maximum = getrlimit(resource).maximum;
-    setrlimit(resource, Rlimit { current, maximum }).expect("the soft limit is ours to set");
 }
 
 /// So much address space that no stack of a new thread fits in.
@@ -34,20 +30,6 @@ const STACK: usize = 1 << 30;
 /// else has some room.
 fn forbid_threads() {
     leave_address_space(STACK as u64 / 2);
-}
-
-fn leave_address_space(bytes: u64) {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
-    let kib: u64 = size
-        .and_then(|size| size.trim().strip_suffix(" kB"))
-        .and_then(|size| size.parse().ok())
-        .expect("a size in KiB");
-    set(Resource::As, Some(kib * 1024 + bytes));
-}
-
-fn allow_threads() {
-    set(Resource::As, getrlimit(Resource::As).maximum);
 }
 
 /// One more thread would have been needed for each of the waits; the last to come has to wait, is
@@ -166,7 +148,7 @@ fn without_descriptors_clients_wait_until_there_are_some(setup: Setup) {
         let server = setup.serve(Options::default());
         let mut client = server.client();
         let sockets: Vec<_> = (0..5).map(|_| unconnected(setup)).collect();
-        set(Resource::Nofile, Some(descriptors() as u64 + 20));
+        limit(Resource::Nofile, Some(descriptors() as u64 + 20));
         let mut fill = Vec::new();
         while let Ok(file) = File::open("/dev/null") {
             fill.push(file);
@@ -181,6 +163,8 @@ fn without_descriptors_clients_wait_until_there_are_some(setup: Setup) {
             client.ping();
         }
         assert_eq!(server.stats().connections, 1);
+        let info = server.handle.listeners().remove(0);
+        assert!(info.shortages > 0 && info.last_error.is_some(), "{info:?}");
         // Some of them get in as soon as there is room for them, and the others when there is more.
         drop(fill.split_off(fill.len() - 2));
         until("there is room for two", || server.stats().connections == 3);
@@ -193,7 +177,38 @@ fn without_descriptors_clients_wait_until_there_are_some(setup: Setup) {
             Client::over(socket).ping();
         }
         server.client().ping();
+        let info = server.handle.listeners().remove(0);
+        assert_eq!((info.state, info.accepted), (ListenerState::Accepting, 7));
         assert_eq!(server.finish().refused, 0);
+    });
+}
+
+/// At each descriptor that a start needs.
+fn without_descriptors_a_server_does_not_start(setup: Setup) {
+    alone(setup.test, || {
+        setup.serve(Options::default()).finish();
+        let before = descriptors();
+        let mut refused = 0;
+        // Only what is opened now is limited.
+        for files in 3.. {
+            limit(Resource::Nofile, Some(files));
+            let built = setup.build(Options::default(), &Arc::default());
+            limit(Resource::Nofile, Some(before as u64 + 100));
+            match built {
+                Ok(server) => {
+                    let at = server.local_addrs()[0].clone();
+                    Client::connect(&at).ping();
+                    assert!(server.drain(AMPLE).clean());
+                    break;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("os error 24"), "{error}");
+                    refused += 1;
+                }
+            }
+            assert_eq!(descriptors(), before, "nothing is left open");
+        }
+        assert!(refused > 1, "{refused}");
     });
 }
 

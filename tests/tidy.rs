@@ -300,11 +300,14 @@ const ARROWS: [(&str, &[&str]); 20] = [
     (
         "server::registry",
         &[
+            "config",
             "conn",
             "handler",
+            "os::bell",
             "os::clock",
             "os::socket",
             "stats",
+            "stream",
             "sync",
             "wait",
         ],
@@ -830,6 +833,139 @@ fn every_test_that_the_prose_names_exists() {
     ]);
     assert_eq!(names(&bad).len(), 1, "{:#?}", names(&bad));
     report(names);
+}
+
+// ---- faults of others ----
+
+/// The numbers of `tests/faults.md`, without those of MariaDB's reports, which have names.
+const FAULTS: [(char, &[std::ops::RangeInclusive<u32>]); 3] = [
+    (
+        'A',
+        &[
+            1..=6,
+            8..=24,
+            26..=28,
+            30..=35,
+            37..=42,
+            44..=55,
+            57..=64,
+            67..=67,
+            69..=72,
+        ],
+    ),
+    ('B', &[1..=9, 11..=16, 18..=24, 26..=26]),
+    ('C', &[1..=8, 10..=13, 16..=40, 42..=45, 47..=47, 49..=53]),
+];
+
+const REPORTS: [&str; 43] = [
+    "LP#909537",
+    "LP#909774",
+    "LP#909512",
+    "LP#909414",
+    "5.5.21 Windows",
+    "5.5.23",
+    "MDEV-208",
+    "kevent",
+    "BUG#14458232",
+    "MDEV-156",
+    "MDEV-4136",
+    "MDEV-4566",
+    "MDEV-5551",
+    "MDEV-5533",
+    "MDEV-6150",
+    "MDEV-7588",
+    "MDEV-7806",
+    "MDEV-9836",
+    "MDEV-10314",
+    "MDEV-11083",
+    "10.2.9",
+    "PR#580",
+    "MDEV-14781",
+    "MDEV-19826",
+    "MDEV-20206",
+    "MDEV-21343",
+    "MDEV-22696",
+    "MDEV-23378",
+    "MDEV-23224",
+    "UBSan",
+    "MDEV-26440",
+    "MDEV-27943",
+    "MDEV-28995",
+    "MDEV-34437",
+    "MDEV-35710",
+    "MDEV-37860",
+    "MDEV-37902",
+    "MDEV-33070",
+    "MDEV-38219",
+    "MDEV-39011",
+    "mariadb-docker#500",
+    "PS-9452",
+    "Meituan",
+];
+
+/// How many of them no test covers yet. Whoever covers one takes it down.
+const NOT_COVERED: usize = 10;
+
+fn faults(files: &[File]) -> Vec<String> {
+    let Some(table) = files.iter().find(|file| file.path == "tests/faults.md") else {
+        return vec!["tests/faults.md is not there".into()];
+    };
+    let mut missing: BTreeSet<String> = REPORTS.iter().map(|id| (*id).to_owned()).collect();
+    for (part, ranges) in FAULTS {
+        let numbers = ranges.iter().cloned().flatten();
+        missing.extend(numbers.map(|n| format!("{part}{n}")));
+    }
+    let mut found = Vec::new();
+    let mut not_covered = 0;
+    for (line, text) in table.lines() {
+        let cells: Vec<&str> = text.split(" | ").map(str::trim).collect();
+        let [id, _, covered] = cells[..] else {
+            continue;
+        };
+        let id = id.trim_start_matches("| ");
+        if id == "number" {
+            continue;
+        }
+        if !missing.remove(id) {
+            found.push(table.says(line, format!("`{id}` is no fault, or is here twice")));
+        }
+        let open = covered.contains("not covered yet: ");
+        not_covered += usize::from(open);
+        let argued = covered.starts_with("cannot occur: ") || covered.starts_with("by design: ");
+        if !open && !argued && promises(covered).next().is_none() {
+            found.push(table.says(
+                line,
+                format!("`{id}`: name a test, or say why there is none"),
+            ));
+        }
+    }
+    let missing = missing.into_iter();
+    found.extend(missing.map(|id| table.says(1, format!("the fault `{id}` is missing"))));
+    if not_covered != NOT_COVERED {
+        found.push(table.says(
+            1,
+            format!("{not_covered} are not covered, and NOT_COVERED is {NOT_COVERED}"),
+        ));
+    }
+    found
+}
+
+#[test]
+fn every_fault_of_others_is_covered_or_argued_for() {
+    let bad = example(&[(
+        "tests/faults.md",
+        "| number | fault | found |\n|---|---|---|\n| A1 | x | `a_test_of_this_fault` |\n\
+         | A1 | x | cannot occur: y |\n| A2 | x | hardly ever |\n| A3 | x | not covered yet: y |\n",
+    )]);
+    let found = faults(&bad);
+    let says = |what: &str| found.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(
+        (says("here twice"), says("name a test"), says("NOT_COVERED")),
+        (1, 1, 1),
+        "{found:#?}"
+    );
+    assert!(says("is missing") > 100);
+    report(faults);
 }
 
 // ---- races and mutants ----

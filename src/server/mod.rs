@@ -1,7 +1,9 @@
 //! What users touch: the builder, the running server, its handle, its end.
 
 mod accept;
+mod admin;
 pub(crate) mod bed;
+mod listen;
 mod pool;
 mod reconfigure;
 pub(crate) mod registry;
@@ -9,27 +11,30 @@ mod thread_per_connection;
 mod threads;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::config::{Limits, Scheduler};
 use crate::conn::{Conn, ConnHandle, ConnId, Shared};
 use crate::error::{AttachError, BuildError};
 use crate::handler::{CloseReason, Handler, Refusal};
+use crate::os::bell::Bell;
 use crate::os::clock::Clock;
-use crate::os::listener::{Acceptor, Door};
 use crate::os::socket::Socket;
 use crate::os::thread_state::ThreadId;
 use crate::serve::{Budget, Connection, Served};
 use crate::stats::{ConnInfo, QueueEntry, Stats, WaitStats};
-use crate::stream::{LocalAddr, Stream};
+use crate::stream::{Listener, LocalAddr, Stream};
 use crate::sync::Mutex;
 use crate::wait::WaitKind;
 
-use accept::Listening;
+use accept::{Accepting, Listening};
+use admin::{Part, Side};
+use listen::Record;
+pub use listen::{Listen, ListenerInfo, ListenerState};
 use pool::Pool;
 use reconfigure::Settings;
 pub use reconfigure::{Applied, Rejected};
@@ -37,83 +42,26 @@ use registry::Registry;
 use thread_per_connection::ThreadPerConnection;
 use threads::Threads;
 
-/// Where to listen.
-#[derive(Clone, Debug)]
-pub struct Listen {
-    place: ListenPlace,
-    backlog: i32,
-}
-
-#[derive(Clone, Debug)]
-enum ListenPlace {
-    Tcp(String),
-    Unix(PathBuf),
-}
-
-/// Linux cuts it down to `net.core.somaxconn`, which is 4096 by default.
-const BACKLOG: i32 = 4096;
-
-impl Listen {
-    /// A TCP address, `host:port`; port 0 lets the system choose. Address reuse is on, no-delay is
-    /// set on each connection, and an IPv6 address takes IPv6 clients only.
-    pub fn tcp(address: impl Into<String>) -> Self {
-        Self {
-            place: ListenPlace::Tcp(address.into()),
-            backlog: BACKLOG,
-        }
-    }
-
-    /// A Unix socket at `path`. A socket that a dead server left there is replaced; one in use, or
-    /// a file that is no socket, is refused. The path is removed at the end if it is still ours.
-    pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self {
-            place: ListenPlace::Unix(path.into()),
-            backlog: BACKLOG,
-        }
-    }
-
-    /// How many connections may wait to be accepted. Default 4096; Linux cuts it down to
-    /// `net.core.somaxconn`.
-    #[doc(alias = "back_log")]
-    pub fn backlog(mut self, backlog: u16) -> Self {
-        self.backlog = i32::from(backlog);
-        self
-    }
-
-    fn bind(&self) -> Result<Acceptor, BuildError> {
-        match &self.place {
-            ListenPlace::Tcp(address) => Acceptor::tcp(address, self.backlog),
-            ListenPlace::Unix(path) => Acceptor::unix(path, self.backlog),
-        }
-        .map_err(|source| BuildError::Listen {
-            address: self.to_string(),
-            source,
-        })
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            ListenPlace::Tcp(address) => write!(f, "tcp {address}"),
-            ListenPlace::Unix(path) => write!(f, "unix {}", path.display()),
-        }
-    }
-}
-
 type Admit = Box<dyn FnOnce(ServerHandle, usize) -> Box<dyn Fn(Stream) + Send>>;
+
+/// A listener as it was asked for.
+struct Asked {
+    at: Listen,
+    side: Side,
+    admit: Admit,
+}
 
 /// Puts a server together; see [`Server::builder`].
 #[derive(Default)]
 pub struct ServerBuilder {
     scheduler: Scheduler,
     limits: Limits,
-    listeners: Vec<(Listen, Admit)>,
+    listeners: Vec<Asked>,
 }
 
 impl fmt::Debug for ServerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listeners: Vec<_> = self.listeners.iter().map(|(listen, _)| listen).collect();
+        let listeners: Vec<_> = self.listeners.iter().map(|asked| &asked.at).collect();
         f.debug_struct("ServerBuilder")
             .field("scheduler", &self.scheduler)
             .field("limits", &self.limits)
@@ -155,11 +103,27 @@ impl ServerBuilder {
     ///     .build()?;
     /// # Ok::<_, thread_group_pool::BuildError>(())
     /// ```
-    pub fn listen<H: Handler>(mut self, at: Listen, handler: Arc<H>) -> Self {
+    pub fn listen<H: Handler>(self, at: Listen, handler: Arc<H>) -> Self {
+        self.add(at, handler, Side::Main)
+    }
+
+    /// Adds an admin listener: a way in for those who look after the server, which works when every
+    /// worker of every group is blocked, all sessions are taken, or no thread or descriptor is left (one of
+    /// each is kept back, for one connection). Its connections
+    /// have an accept thread and threads of their own, one for each, under either scheduler, and a limit
+    /// of their own ([`Limits::max_admin_connections`]). They are seen and killed as all others are, and
+    /// end last in a drain. Whoever may connect there must be known: bind it to a loopback address or a
+    /// path, or have the handler ask for a login.
+    #[doc(alias = "extra_port")]
+    pub fn admin<H: Handler>(self, at: Listen, handler: Arc<H>) -> Self {
+        self.add(at, handler, Side::Admin)
+    }
+
+    fn add<H: Handler>(mut self, at: Listen, handler: Arc<H>, side: Side) -> Self {
         let admit: Admit = Box::new(move |server, index| {
-            Box::new(move |stream| server.accept(stream, &handler, index))
+            Box::new(move |stream| server.accept(stream, &handler, index, side))
         });
-        self.listeners.push((at, admit));
+        self.listeners.push(Asked { at, side, admit });
         self
     }
 
@@ -179,96 +143,101 @@ impl ServerBuilder {
             Scheduler::Pool(config) => config.check()?,
             Scheduler::ThreadPerConnection(config) => config.check()?,
         }
-        let (places, admits): (Vec<_>, Vec<_>) = self.listeners.into_iter().unzip();
-        let acceptors = places
-            .iter()
-            .map(Listen::bind)
-            .collect::<Result<Vec<_>, _>>()?;
-        let addrs = acceptors
-            .iter()
-            .zip(&places)
-            .map(|(acceptor, place)| {
-                acceptor.local_addr().map_err(|source| BuildError::Listen {
-                    address: place.to_string(),
-                    source,
-                })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut bound = Vec::new();
+        for asked in self.listeners {
+            let (acceptor, at) = asked.at.bind()?;
+            let record = Arc::new(Record::new(at, asked.side == Side::Admin));
+            bound.push((acceptor, record, asked.side, asked.admit));
+        }
 
+        let bell = || {
+            let bell = Bell::new().map(Arc::new);
+            bell.map_err(|source| BuildError::Resources {
+                what: "a descriptor",
+                source,
+            })
+        };
+        let main_bell = bell()?;
         let clock = Clock::start();
-        let registry = Arc::new(Registry::new(clock));
-        let scheduler = self.scheduler;
-        let runner = match &scheduler {
+        let registry = Arc::new(Registry::new(clock, Arc::clone(&main_bell)));
+        let settings = Settings::new(self.scheduler, self.limits);
+        let admin = if bound.iter().any(|(.., side, _)| *side == Side::Admin) {
+            let bell = bell()?;
+            let registry = Arc::new(registry.beside(Arc::clone(&bell)));
+            Some((Part::admin(&settings.admin_limits, &registry)?, bell))
+        } else {
+            None
+        };
+        let (admin, admin_bell) = admin.unzip();
+        let runner = match &settings.scheduler {
             Scheduler::Pool(config) => {
-                Runner::Pool(Pool::start(config, &self.limits, &registry, clock)?)
+                Runner::Pool(Pool::start(config, &settings.limits, &registry, clock)?)
             }
             Scheduler::ThreadPerConnection(config) => Runner::Thread(ThreadPerConnection::start(
                 config.clone(),
-                &self.limits,
+                &settings.limits,
                 Arc::clone(&registry),
+                thread_per_connection::NAMES,
             )?),
         };
         let handle = ServerHandle(Arc::new(Core {
             registry,
-            settings: Mutex::new(Settings {
-                scheduler,
-                limits: Arc::new(self.limits),
-            }),
+            settings: Mutex::new(settings),
             runner,
             draining: AtomicBool::new(false),
+            admin,
+            records: bound.iter().map(|(_, r, ..)| Arc::clone(r)).collect(),
         }));
-        let listening = acceptors
-            .into_iter()
-            .zip(admits)
-            .enumerate()
-            .map(|(index, (acceptor, admit))| Listening {
-                acceptor,
-                admit: admit(handle.clone(), index),
-            })
-            .collect::<Vec<_>>();
+        // On failure it is dropped, which stops what has been started.
         let mut server = Server {
+            addrs: handle.listeners().into_iter().map(|info| info.at).collect(),
             handle,
-            addrs,
             accepting: None,
+            admin_accepting: None,
         };
-        if !listening.is_empty() {
-            // On failure `server` is dropped, which stops what has been started.
-            server.accepting = Some(Accepting::start(listening, &server.handle)?);
+        let mut main = Vec::new();
+        let mut admin = Vec::new();
+        for (index, (acceptor, record, side, admit)) in bound.into_iter().enumerate() {
+            let list = if side == Side::Admin {
+                &mut admin
+            } else {
+                &mut main
+            };
+            list.push(Listening {
+                acceptor,
+                record,
+                admit: admit(server.handle.clone(), index),
+            });
         }
-        Ok(server)
-    }
-}
-
-/// The accept thread and how to stop it.
-#[derive(Debug)]
-struct Accepting {
-    thread: JoinHandle<()>,
-    door: Arc<Door>,
-    /// Relaxed: the door, woken after the store and read before the load, is the edge.
-    stop: Arc<AtomicBool>,
-}
-
-impl Accepting {
-    fn start(listening: Vec<Listening>, handle: &ServerHandle) -> Result<Self, BuildError> {
-        let refused = |what| move |source| BuildError::Resources { what, source };
-        let door = Arc::new(Door::new().map_err(refused("a socket pair"))?);
-        let stop = Arc::new(AtomicBool::new(false));
-        let registry = Arc::clone(&handle.0.registry);
-        let thread = {
-            let (door, stop) = (Arc::clone(&door), Arc::clone(&stop));
-            thread::Builder::new()
-                .name("tgp-accept".into())
-                .spawn(move || accept::run(listening, &door, &stop, &registry))
-                .map_err(refused("a thread"))?
+        let core = &server.handle.0;
+        let login_timeout = || {
+            let core = Arc::clone(core);
+            move || core.settings.lock().limits.login_timeout
         };
-        Ok(Self { thread, door, stop })
-    }
-
-    fn stop(self) {
-        self.stop.store(true, Relaxed);
-        self.door.wake();
-        // An error is a panic of ours, which the panic hook has reported.
-        let _ = self.thread.join();
+        let registry = &core.registry;
+        let accepting = Accepting::start(
+            "tgp-accept",
+            main,
+            registry,
+            &main_bell,
+            login_timeout(),
+            false,
+        )?;
+        let mut admin_accepting = None;
+        if let (Some(part), Some(bell)) = (&core.admin, admin_bell) {
+            let timeout = login_timeout();
+            admin_accepting = Some(Accepting::start(
+                "tgp-admin",
+                admin,
+                &part.registry,
+                &bell,
+                timeout,
+                true,
+            )?);
+        }
+        server.accepting = Some(accepting);
+        server.admin_accepting = admin_accepting;
+        Ok(server)
     }
 }
 
@@ -302,6 +271,9 @@ struct Core {
     /// Relaxed: it only refuses early. A connection that misses it is drained by its scheduler, or
     /// given back by one that has stopped.
     draining: AtomicBool,
+    /// What the admin listeners have for themselves.
+    admin: Option<Part>,
+    records: Vec<Arc<Record>>,
 }
 
 /// A running server. Dropping it drains it with a deadline of [`Server::DROP_DEADLINE`].
@@ -310,6 +282,7 @@ pub struct Server {
     handle: ServerHandle,
     addrs: Vec<LocalAddr>,
     accepting: Option<Accepting>,
+    admin_accepting: Option<Accepting>,
 }
 
 impl Server {
@@ -334,6 +307,19 @@ impl Server {
         self.handle.clone()
     }
 
+    /// Stops accepting, and gives the listeners to a successor, in the order in which they were given to
+    /// the builder, without those that are dead and without the admin listeners: another server in this
+    /// process ([`Listen::inherited`]), or another process, to which their descriptors are passed. Who has
+    /// been accepted is served to the end; who waits in a backlog waits for the successor, and nobody is
+    /// refused. The path of a Unix listener stays. The listeners are non-blocking. A second call returns
+    /// none.
+    ///
+    /// Not to be called by [`Handler::refuse`], which runs on the thread that accepts.
+    pub fn stop_accepting(&self) -> Vec<Listener> {
+        let accepting = self.accepting.as_ref();
+        accepting.map_or_else(Vec::new, Accepting::hand_over)
+    }
+
     /// Ends the server in stages, and says who was left at each.
     ///
     /// First it stops accepting and closes the idle connections; what they had sent is answered
@@ -349,13 +335,15 @@ impl Server {
     fn end(&mut self, deadline: Duration) -> DrainReport {
         let begun = Instant::now();
         let core = Arc::clone(&self.handle.0);
-        if let Some(accepting) = self.accepting.take() {
-            accepting.stop();
-        }
+        // Before the listeners close: who waits in a backlog is told.
         core.draining.store(true, Relaxed);
+        let accepting = self.accepting.take();
+        if let Some(accepting) = &accepting {
+            accepting.close();
+        }
         let open = core.registry.len();
         let finish_by = begun + deadline.min(Duration::from_secs(u64::from(u32::MAX)));
-        let finished = core.finish(finish_by);
+        let finished = finish(&core.registry, &core.runner, finish_by);
         let mut report = DrainReport {
             finished: open,
             ..DrainReport::default()
@@ -381,6 +369,12 @@ impl Server {
             }
         };
         report.abandoned = core.registry.all().iter().map(|s| s.id()).collect();
+        // Those who look after the server could do so to the end.
+        if let Some(part) = &core.admin {
+            part.end(self.admin_accepting.take(), &mut report);
+        }
+        // It has watched over the logins.
+        drop(accepting);
         report.killed = report.killed.saturating_sub(report.abandoned.len());
         report.elapsed = begun.elapsed();
         report
@@ -449,6 +443,11 @@ impl ServerHandle {
             spawn_failures,
             ..core.registry.stats()
         };
+        if let Some(part) = &core.admin {
+            let admin = part.registry.stats();
+            stats.admin_connections = admin.connections;
+            stats.admin_refused = admin.refused;
+        }
         if let Runner::Pool(pool) = &core.runner {
             stats.groups = pool.stats();
             stats.commands = stats.groups.iter().map(|g| g.commands).sum();
@@ -467,7 +466,18 @@ impl ServerHandle {
 
     /// The connections, now, by id.
     pub fn connections(&self) -> Vec<ConnInfo> {
-        self.0.registry.infos()
+        let core = &self.0;
+        let mut infos = core.registry.infos();
+        if let Some(part) = &core.admin {
+            infos.extend(part.registry.infos());
+            infos.sort_unstable_by_key(|info| info.id);
+        }
+        infos
+    }
+
+    /// The listeners, in the order in which they were given to the builder, and what they are doing now.
+    pub fn listeners(&self) -> Vec<ListenerInfo> {
+        self.0.records.iter().map(|record| record.info()).collect()
     }
 
     /// Who is queued, now, group by group and in the order in which they will be served. Empty under
@@ -486,7 +496,10 @@ impl ServerHandle {
 
     /// The handle of a connection, if it lives.
     pub fn find(&self, id: ConnId) -> Option<ConnHandle> {
-        self.0.registry.find(id).as_ref().map(ConnHandle::of)
+        let core = &self.0;
+        let among_admins = || core.admin.as_ref()?.registry.find(id);
+        let shared = core.registry.find(id).or_else(among_admins);
+        shared.as_ref().map(ConnHandle::of)
     }
 
     /// Kills a connection ([`ConnHandle::kill`]); false if there is none with this id.
@@ -504,21 +517,26 @@ impl ServerHandle {
         stream: impl Into<Stream>,
         handler: Arc<H>,
     ) -> Result<ConnId, AttachError> {
-        self.admit(stream.into(), &handler, usize::MAX)
+        let stream = stream.into();
+        let id = self.admit(stream, &handler, usize::MAX, Side::Main, Socket::new)?;
+        self.0.registry.watch_logins();
+        Ok(id)
     }
 
-    fn accept<H: Handler>(&self, stream: Stream, handler: &Arc<H>, listener: usize) {
-        if let Err(refused) = self.admit(stream, handler, listener) {
-            self.0.registry.count_refused();
+    fn accept<H: Handler>(&self, stream: Stream, handler: &Arc<H>, listener: usize, side: Side) {
+        // A listener of ours makes them as they are to be.
+        let socket = |stream| Ok(Socket::accepted(stream));
+        if let Err(refused) = self.admit(stream, handler, listener, side, socket) {
+            self.part(side).registry.count_refused();
             let mut out = Vec::new();
             let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 handler.refuse(&mut out, &refused.why);
             }));
             if said.is_err() {
-                self.0.registry.count_panic();
-            } else if let Ok(socket) = Socket::new(refused.stream) {
+                self.part(side).registry.count_panic();
+            } else {
                 // A fresh socket takes a short message; if this one does not, nothing is lost.
-                let _ = socket.write_now(&out);
+                Socket::accepted(refused.stream).say_last(&out);
             }
         }
     }
@@ -528,41 +546,47 @@ impl ServerHandle {
         stream: Stream,
         handler: &Arc<H>,
         listener: usize,
+        side: Side,
+        socket: impl FnOnce(Stream) -> Result<Socket, (Stream, io::Error)>,
     ) -> Result<ConnId, AttachError> {
-        let core = &self.0;
-        let limits = Arc::clone(&core.settings.lock().limits);
-        let limit = limits.max_connections;
+        let part = self.part(side);
+        let limits = self.0.settings.lock().limits_of(side);
         // Before the stream is touched; `admit` looks again.
-        let why = if core.draining.load(Relaxed) {
+        let why = if part.draining.load(Relaxed) {
             Some(Refusal::Draining)
-        } else if core.registry.len() >= limit {
-            Some(Refusal::TooManyConnections { limit })
         } else {
-            None
+            part.registry.refuses(&limits)
         };
         if let Some(why) = why {
             return Err(AttachError { stream, why });
         }
-        let socket = match Socket::new(stream) {
+        let socket = match socket(stream) {
             Ok(socket) => socket,
             Err((stream, _)) => {
                 let why = Refusal::OpenFailed;
                 return Err(AttachError { stream, why });
             }
         };
-        let shared = core
+        let shared = part
             .registry
-            .admit(limit, socket)
+            .admit(&limits, socket)
             .map_err(|(socket, why)| given_back(socket, why))?;
-        let conn = Conn::new(Arc::clone(&shared), limits, self.clone(), listener);
+        let registry = Arc::clone(part.registry);
+        let conn = Conn::new(
+            Arc::clone(&shared),
+            limits,
+            self.clone(),
+            Arc::clone(&registry),
+            listener,
+        );
         let served: Box<dyn Connection> = Box::new(Served::new(
             Arc::clone(handler),
             conn,
-            Arc::clone(&core.registry),
-            core.runner.budget(),
+            registry,
+            part.runner.budget(),
         ));
         let id = shared.id();
-        let started = match &core.runner {
+        let started = match part.runner {
             Runner::Pool(pool) => pool.attach(&shared, served),
             Runner::Thread(threads) => threads.attach(served),
         };
@@ -570,8 +594,8 @@ impl ServerHandle {
             return Ok(id);
         };
         drop(served);
-        core.registry.forget(id);
-        let why = if core.draining.load(Relaxed) {
+        part.registry.forget(id);
+        let why = if part.draining.load(Relaxed) {
             Refusal::Draining
         } else {
             Refusal::NoThread
@@ -600,24 +624,22 @@ fn given_back(socket: Socket, why: Refusal) -> AttachError {
     }
 }
 
-impl Core {
-    /// Lets every connection come to its end. False: the time was over first.
-    fn finish(&self, by: Instant) -> bool {
-        match &self.runner {
-            Runner::Pool(pool) => {
-                pool.drain();
-                self.registry.wait_empty(by)
-            }
-            Runner::Thread(threads) => loop {
-                threads.drain();
-                let soon = Instant::now() + Duration::from_millis(5);
-                if self.registry.wait_empty(soon.min(by)) {
-                    return true;
-                }
-                if Instant::now() >= by {
-                    return false;
-                }
-            },
+/// Lets every connection come to its end. False: the time was over first.
+fn finish(registry: &Registry, runner: &Runner, by: Instant) -> bool {
+    match runner {
+        Runner::Pool(pool) => {
+            pool.drain();
+            registry.wait_empty(by)
         }
+        Runner::Thread(threads) => loop {
+            threads.drain();
+            let soon = Instant::now() + Duration::from_millis(5);
+            if registry.wait_empty(soon.min(by)) {
+                return true;
+            }
+            if Instant::now() >= by {
+                return false;
+            }
+        },
     }
 }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use super::admin::{self, Side};
 use super::{Runner, ServerHandle};
 use crate::config::{Limits, Scheduler};
 use crate::error::BuildError;
@@ -13,6 +14,24 @@ use crate::error::BuildError;
 pub(super) struct Settings {
     pub(super) scheduler: Scheduler,
     pub(super) limits: Arc<Limits>,
+    pub(super) admin_limits: Arc<Limits>,
+}
+
+impl Settings {
+    pub(super) fn new(scheduler: Scheduler, limits: Limits) -> Self {
+        Self {
+            scheduler,
+            admin_limits: Arc::new(admin::limits(&limits)),
+            limits: Arc::new(limits),
+        }
+    }
+
+    pub(super) fn limits_of(&self, side: Side) -> Arc<Limits> {
+        Arc::clone(match side {
+            Side::Main => &self.limits,
+            Side::Admin => &self.admin_limits,
+        })
+    }
 }
 
 /// A change that was made; see [`ServerHandle::reconfigure`].
@@ -66,9 +85,9 @@ impl ServerHandle {
     ///
     /// Counts and times of the scheduler, and the idle, read and write time-outs of connections at rest,
     /// hold from the next look of the scheduler on. A smaller `max_threads` or `thread_cache` ends no
-    /// command: threads leave as they come free. `max_input`, `output_bound`, `turn_commands`,
-    /// `turn_time` and the time-outs of blocking reads and writes hold for connections that are opened
-    /// from now on.
+    /// command: threads leave as they come free. `max_connections`, `max_login_input`,
+    /// `max_input`, `output_bound`, `turn_commands`, `turn_time` and the time-outs of blocking reads and
+    /// writes hold for connections that are opened from now on.
     ///
     /// # Errors
     /// [`Rejected::Invalid`] as [`build`](crate::ServerBuilder::build) would refuse it, and
@@ -127,10 +146,10 @@ impl ServerHandle {
             }
             _ => {}
         }
-        *settings = Settings {
-            scheduler,
-            limits: Arc::new(limits),
-        };
+        *settings = Settings::new(scheduler, limits);
+        if let Some(part) = &self.0.admin {
+            part.reconfigure(&settings.admin_limits);
+        }
         Ok(Applied { changed })
     }
 }

@@ -1,15 +1,19 @@
 //! Who is connected, and everything that is counted: the one place that both schedulers report to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::config::Limits;
 use crate::conn::{ConnId, Shared};
 use crate::handler::{CloseReason, Refusal};
+use crate::os::bell::Bell;
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
 use crate::stats::{ConnInfo, Stats, WaitStats};
+use crate::stream::Peer;
 use crate::sync::{Condvar, Mutex};
 use crate::wait::WaitKind;
 
@@ -51,14 +55,83 @@ impl ConnState {
     }
 }
 
+/// The connections that there are, and what of them is limited.
+#[derive(Debug, Default)]
+struct Live {
+    map: HashMap<ConnId, Entry>,
+    /// Those that have not logged in, by when their time began.
+    logins: BTreeSet<(u64, ConnId)>,
+    addresses: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    shared: Arc<Shared>,
+    /// When its time began, if it has not logged in.
+    login: Option<u64>,
+}
+
+impl Live {
+    fn sessions(&self) -> usize {
+        self.map.len() - self.logins.len()
+    }
+
+    /// Why there is no room for one more from `peer`, if there is none.
+    fn refuses(&self, limits: &Limits, peer: &Peer) -> Option<Refusal> {
+        if self.logins.len() >= limits.max_logins {
+            let limit = limits.max_logins;
+            return Some(Refusal::TooManyLogins { limit });
+        }
+        let from = address(peer).and_then(|ip| self.addresses.get(&ip));
+        let limit = limits.max_per_address;
+        (from.is_some_and(|n| *n >= limit)).then_some(Refusal::TooManyFromAddress { limit })
+    }
+
+    fn remove(&mut self, id: ConnId) -> Option<Entry> {
+        let gone = self.map.remove(&id)?;
+        if let Some(began) = gone.login {
+            self.logins.remove(&(began, id));
+        }
+        if let Some(ip) = address(gone.shared.peer())
+            && let Some(n) = self.addresses.get_mut(&ip)
+        {
+            *n -= 1;
+            if *n == 0 {
+                self.addresses.remove(&ip);
+            }
+        }
+        Some(gone)
+    }
+}
+
+/// By what a client is known for one of several from the same place.
+fn address(peer: &Peer) -> Option<IpAddr> {
+    match peer {
+        Peer::Tcp(address) => Some(address.ip().to_canonical()),
+        Peer::Unix | Peer::Unknown => None,
+    }
+}
+
+/// How many logins are looked at in one go.
+const EXPIRED: usize = 64;
+
 /// All counters are plain statistics: Relaxed, because nothing is concluded from one about another.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    live: Mutex<HashMap<ConnId, Arc<Shared>>>,
+    live: Mutex<Live>,
     /// Notified when the last connection has ended.
     empty: Condvar,
+    /// Wakes the accept thread; rung for one that was attached and logs in, and for a vacancy.
+    bell: Arc<Bell>,
+    /// The accept thread has no descriptor, and wants to know when one may have become free; and one has.
+    wanting: AtomicBool,
+    vacancy: AtomicBool,
     clock: Clock,
-    next_id: AtomicU64,
+    /// The time, in nanoseconds, by which logins are measured: the one that the accept thread has seen
+    /// pass. A process that stood still takes no time from anybody's login.
+    login_clock: AtomicU64,
+    /// Shared by the registries of a server, so that an id names one connection.
+    next_id: Arc<AtomicU64>,
     opened: AtomicU64,
     closes: [AtomicU64; CloseReason::NAMES.len()],
     /// How many have begun, and for how many nanoseconds those lasted that are over.
@@ -72,12 +145,26 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(clock: Clock) -> Self {
+    /// A server's registry.
+    pub(crate) fn new(clock: Clock, bell: Arc<Bell>) -> Self {
+        Self::with_ids(clock, bell, Arc::new(AtomicU64::new(1)))
+    }
+
+    /// Another one of the same server, for connections that count apart.
+    pub(crate) fn beside(&self, bell: Arc<Bell>) -> Self {
+        Self::with_ids(self.clock, bell, Arc::clone(&self.next_id))
+    }
+
+    fn with_ids(clock: Clock, bell: Arc<Bell>, next_id: Arc<AtomicU64>) -> Self {
         Self {
-            live: Mutex::new(HashMap::new()),
+            live: Mutex::default(),
             empty: Condvar::default(),
+            bell,
+            wanting: AtomicBool::new(false),
+            vacancy: AtomicBool::new(false),
             clock,
-            next_id: AtomicU64::new(1),
+            login_clock: AtomicU64::new(0),
+            next_id,
             opened: AtomicU64::new(0),
             closes: Default::default(),
             waits: Default::default(),
@@ -98,23 +185,106 @@ impl Registry {
         self.clock.at(moment)
     }
 
+    /// Why there would be no room for one more now, whoever it is, if there is none.
+    pub(crate) fn refuses(&self, limits: &Limits) -> Option<Refusal> {
+        self.live.lock().refuses(limits, &Peer::Unknown)
+    }
+
     /// Enters a new connection, if there is room for one; else the socket comes back.
     pub(crate) fn admit(
         &self,
-        limit: usize,
+        limits: &Limits,
         socket: Socket,
     ) -> Result<Arc<Shared>, (Socket, Refusal)> {
         let peer = socket.peer();
         let mut live = self.live.lock();
-        if live.len() >= limit {
-            return Err((socket, Refusal::TooManyConnections { limit }));
+        if let Some(why) = live.refuses(limits, &peer) {
+            return Err((socket, why));
+        }
+        if let Some(ip) = address(&peer) {
+            *live.addresses.entry(ip).or_default() += 1;
         }
         let id = self.next_id.fetch_add(1, Relaxed).into();
         let shared = Arc::new(Shared::new(id, socket, peer));
-        live.insert(id, Arc::clone(&shared));
+        let began = self.login_clock.load(Relaxed);
+        live.logins.insert((began, id));
+        let entry = Entry {
+            shared: Arc::clone(&shared),
+            login: Some(began),
+        };
+        live.map.insert(id, entry);
         drop(live);
         self.opened.fetch_add(1, Relaxed);
         Ok(shared)
+    }
+
+    /// Wakes the accept thread, which looks at the clock while somebody logs in. Called after an admission
+    /// by anybody else.
+    pub(crate) fn watch_logins(&self) {
+        self.bell.ring();
+    }
+
+    /// Whether the accept thread is to be woken when a connection ends.
+    pub(crate) fn want_vacancy(&self, yes: bool) {
+        self.wanting.store(yes, Relaxed);
+    }
+
+    /// Whether one has ended since.
+    pub(crate) fn take_vacancy(&self) -> bool {
+        self.vacancy.swap(false, Relaxed)
+    }
+
+    /// Makes a session of a connection, if there are fewer than `limit`.
+    pub(crate) fn log_in(&self, id: ConnId, limit: usize) -> Result<(), Refusal> {
+        let mut live = self.live.lock();
+        let full = live.sessions() >= limit;
+        let Some(entry) = live.map.get_mut(&id) else {
+            return Ok(());
+        };
+        let Some(began) = entry.login else {
+            return Ok(());
+        };
+        if full {
+            drop(live);
+            self.count_refused();
+            return Err(Refusal::TooManyConnections { limit });
+        }
+        entry.login = None;
+        live.logins.remove(&(began, id));
+        Ok(())
+    }
+
+    /// Says how much time has passed for those who log in, and closes some of those whose time is over.
+    /// Returns whether anybody is logging in.
+    pub(crate) fn pass_login_time(&self, time: Duration, timeout: Duration) -> bool {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // The accept thread alone changes it.
+        let now = self.login_clock.load(Relaxed).saturating_add(nanos(time));
+        self.login_clock.store(now, Relaxed);
+        let timeout = nanos(timeout);
+        let mut over = Vec::new();
+        let mut live = self.live.lock();
+        while over.len() < EXPIRED
+            && let Some(&(began, id)) = live.logins.first()
+            && now.saturating_sub(began) >= timeout
+        {
+            // Looked at once more after the same time, should it still be there.
+            live.logins.remove(&(began, id));
+            live.logins.insert((now, id));
+            if let Some(entry) = live.map.get_mut(&id) {
+                entry.login = Some(now);
+                over.push(Arc::clone(&entry.shared));
+            }
+        }
+        let any = !live.logins.is_empty();
+        drop(live);
+        for shared in over {
+            // Who has not been opened has waited for us.
+            if shared.token().is_some() {
+                shared.cancel(CloseReason::LoginTimeout);
+            }
+        }
+        any
     }
 
     /// Takes back an admission: the connection was never started.
@@ -132,10 +302,15 @@ impl Registry {
 
     fn remove(&self, id: ConnId) {
         let mut live = self.live.lock();
-        let gone = live.remove(&id);
-        let last = live.is_empty();
+        let gone = live.remove(id);
+        let last = live.map.is_empty();
         drop(live);
         drop(gone);
+        // Missed by one that is about to want it, which looks again by itself soon.
+        if self.wanting.load(Relaxed) {
+            self.vacancy.store(true, Relaxed);
+            self.bell.ring();
+        }
         if last {
             self.empty.notify_all();
         }
@@ -146,24 +321,27 @@ impl Registry {
         let mut live = self.live.lock();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if live.is_empty() || left.is_zero() {
-                return live.is_empty();
+            if live.map.is_empty() || left.is_zero() {
+                return live.map.is_empty();
             }
             self.empty.wait_for(&mut live, left);
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.live.lock().len()
+        self.live.lock().map.len()
     }
 
     pub(crate) fn find(&self, id: ConnId) -> Option<Arc<Shared>> {
-        self.live.lock().get(&id).cloned()
+        let live = self.live.lock();
+        live.map.get(&id).map(|entry| Arc::clone(&entry.shared))
     }
 
     /// A copy of the list, so that nobody is held up while it is used.
     pub(crate) fn all(&self) -> Vec<Arc<Shared>> {
-        self.live.lock().values().cloned().collect()
+        let live = self.live.lock();
+        let all = live.map.values();
+        all.map(|entry| Arc::clone(&entry.shared)).collect()
     }
 
     pub(crate) fn infos(&self) -> Vec<ConnInfo> {
@@ -213,17 +391,17 @@ impl Registry {
             .zip(&self.closes)
             .filter_map(|(name, counter)| Some((*name, nonzero(counter)?)))
             .collect();
-        let running: u64 = self
-            .live
-            .lock()
-            .values()
-            .map(|shared| shared.commands.load(Relaxed))
-            .sum();
+        let live = self.live.lock();
+        let commands = |entry: &Entry| entry.shared.commands.load(Relaxed);
+        let running: u64 = live.map.values().map(commands).sum();
+        let (connections, sessions) = (live.map.len(), live.sessions());
+        drop(live);
         Stats {
             closed: closes.iter().map(|(_, n)| n).sum(),
             opened: self.opened.load(Relaxed),
             refused: self.refused.load(Relaxed),
-            connections: self.len(),
+            connections,
+            sessions,
             commands: self.commands.load(Relaxed) + running,
             panics: self.panics.load(Relaxed),
             lost_edges: self.lost_edges.load(Relaxed),

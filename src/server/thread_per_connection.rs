@@ -2,6 +2,7 @@
 //! cache when the connection has ended.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use crate::serve::{Cause, Connection, Place};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
 
+/// The names of the watch and of the threads that run connections.
+pub(super) const NAMES: [&str; 2] = ["tgp-watch", "tgp-conn"];
+
 const WATCH_STACK: usize = 256 * 1024;
 
 /// The running scheduler.
@@ -28,6 +32,8 @@ pub(crate) struct ThreadPerConnection {
     /// Apart from those that run connections, and that are counted.
     watch_thread: Arc<Threads>,
     registry: Arc<Registry>,
+    /// Of a thread that runs connections.
+    name: &'static str,
     cache: Mutex<Cache>,
     /// Cached threads sleep here.
     bed: Condvar,
@@ -100,19 +106,21 @@ impl ThreadPerConnection {
         config: ThreadPerConnectionConfig,
         limits: &Limits,
         registry: Arc<Registry>,
+        [watch_name, name]: [&'static str; 2],
     ) -> Result<Arc<Self>, BuildError> {
         let this = Arc::new(Self {
             settings: Mutex::new(Settings::new(config, limits)),
             threads: Arc::default(),
             watch_thread: Arc::default(),
             registry,
+            name,
             cache: Mutex::default(),
             bed: Condvar::default(),
             watch_bed: Condvar::default(),
         });
         let watch = Arc::clone(&this);
         this.watch_thread
-            .spawn("tgp-watch".into(), WATCH_STACK, move || watch.watch())
+            .spawn(watch_name.into(), WATCH_STACK, move || watch.watch())
             .map_err(|source| BuildError::Resources {
                 what: "a thread",
                 source,
@@ -154,7 +162,7 @@ impl ThreadPerConnection {
         let this = Arc::clone(self);
         let spawned = self
             .threads
-            .spawn("tgp-conn".into(), stack_size, move || this.work());
+            .spawn(self.name.into(), stack_size, move || this.work());
         if spawned.is_ok() {
             return Ok(());
         }
@@ -173,6 +181,20 @@ impl ThreadPerConnection {
             Some((_, served)) => Err(served),
             None => Ok(()),
         }
+    }
+
+    /// Starts a thread that waits for a connection.
+    pub(crate) fn keep_one_ready(self: &Arc<Self>) -> io::Result<()> {
+        let stack_size = self.settings.lock().config.stack_size;
+        self.cache.lock().threads += 1;
+        let this = Arc::clone(self);
+        let spawned = self
+            .threads
+            .spawn(self.name.into(), stack_size, move || this.work());
+        if spawned.is_err() {
+            self.cache.lock().threads -= 1;
+        }
+        spawned
     }
 
     /// A thread's life.

@@ -68,3 +68,30 @@ pub(crate) fn allow_descriptors(n: u64) -> bool {
     };
     maximum.is_none_or(|maximum| maximum >= n) && setrlimit(Resource::Nofile, wanted).is_ok()
 }
+
+/// Sets a soft limit.
+pub(crate) fn limit(resource: Resource, current: Option<u64>) {
+    let maximum = getrlimit(resource).maximum;
+    setrlimit(resource, Rlimit { current, maximum }).expect("the soft limit is ours to set");
+}
+
+/// Leaves so much of the address space, so that threads with larger stacks cannot be had: a limit of
+/// processes would not hold for root.
+pub(crate) fn leave_address_space(bytes: u64) {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib: u64 = size
+        .and_then(|size| size.trim().strip_suffix(" kB"))
+        .and_then(|size| size.parse().ok())
+        .expect("a size in KiB");
+    limit(Resource::As, Some(kib * 1024 + bytes));
+}
+
+/// Forbids all new threads, whose stacks are larger.
+pub(crate) fn forbid_threads() {
+    leave_address_space(200 * 1024);
+}
+
+pub(crate) fn allow_threads() {
+    limit(Resource::As, getrlimit(Resource::As).maximum);
+}

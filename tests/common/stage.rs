@@ -77,6 +77,10 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `TRANSACTION true` | whether the session is in one | `set` |
 /// | `HOLD true` | whether the session holds something | `set` |
 /// | `AWAIT id gate` | waits for a gate, and says for whose command | `waited` |
+/// | `CHALLENGE` | a step of a login | `prove it` |
+/// | `LOGIN` | logs in, if [`Stage::asks_for_login`] | `welcome` |
+/// | `LOGIN IF POSSIBLE` | the same, and goes on in any case | `welcome`, or why not |
+/// | `LOGIN ROOT` | the same, whatever the limit is | `welcome` |
 ///
 /// Who is woken replies with the reason: `resumed`, `due` or `poked`. After a poke it parks again if it
 /// was parked, with the same `Resume`.
@@ -96,6 +100,8 @@ pub(crate) struct Stage {
     pub(crate) open_waits: AtomicBool,
     pub(crate) close_waits: AtomicBool,
     pub(crate) refuse_panics: AtomicBool,
+    /// Clients have to log in.
+    pub(crate) asks_for_login: AtomicBool,
     opened: AtomicU64,
     closed: AtomicU64,
     dropped: Arc<AtomicU64>,
@@ -393,6 +399,21 @@ impl Stage {
                 conn.set_holding(rest == "true");
                 "set".to_owned()
             }
+            "CHALLENGE" => "prove it".to_owned(),
+            "LOGIN" => match rest {
+                "ROOT" => {
+                    conn.logged_in_privileged();
+                    "welcome".to_owned()
+                }
+                "IF POSSIBLE" => match conn.logged_in() {
+                    Ok(()) => "welcome".to_owned(),
+                    Err(error) => error.to_string(),
+                },
+                _ => {
+                    conn.logged_in()?;
+                    "welcome".to_owned()
+                }
+            },
             "AWAIT" => {
                 let (id, gate) = rest.split_once(' ').expect("an id and a gate");
                 let id: u64 = id.parse().expect("an id");
@@ -529,7 +550,9 @@ impl Handler for Stage {
         if take_one(&self.open_errors) {
             return Err(io::Error::other("told to, in open"));
         }
-        conn.logged_in();
+        if !self.asks_for_login.load(SeqCst) {
+            conn.logged_in()?;
+        }
         writeln!(conn, "hello {}", conn.id())?;
         self.opened.fetch_add(1, SeqCst);
         Ok(Session {

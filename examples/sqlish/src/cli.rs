@@ -79,6 +79,13 @@ pub(crate) struct ServeOptions {
     /// Listen on a Unix socket at this path; may be given several times.
     #[arg(long, value_name = "PATH")]
     pub(crate) unix: Vec<PathBuf>,
+    /// Listen on this address for those who look after the server: with threads and a limit of their own;
+    /// may be given several times.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin_tcp: Vec<String>,
+    /// The same at a path.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) admin_unix: Vec<PathBuf>,
     /// How connections get threads.
     #[arg(long, value_enum, default_value_t = SchedulerName::Pool)]
     scheduler: SchedulerName,
@@ -149,9 +156,21 @@ enum CommitWaitName {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits of a connection")]
 struct LimitOptions {
-    /// Connections at a time.
+    /// Sessions at a time: connections that have logged in.
     #[arg(long, value_name = "N")]
     max_connections: Option<usize>,
+    /// Connections at a time that have not logged in.
+    #[arg(long, value_name = "N")]
+    max_logins: Option<usize>,
+    /// Connections at a time from one address.
+    #[arg(long, value_name = "N")]
+    max_per_address: Option<usize>,
+    /// Connections at a time by the admin listeners.
+    #[arg(long, visible_alias = "extra-max-connections", value_name = "N")]
+    max_admin_connections: Option<usize>,
+    /// Seconds that a login may take.
+    #[arg(long, visible_alias = "login-timeout", value_name = "S", value_parser = seconds)]
+    connect_timeout: Option<Duration>,
     /// Seconds that a client may be silent between two statements.
     #[arg(long, visible_alias = "idle-timeout", value_name = "S", value_parser = seconds)]
     wait_timeout: Option<Duration>,
@@ -279,6 +298,10 @@ impl ServeOptions {
         let mut limits = Limits::default();
         overlay!(limits:
             max_connections = given.max_connections,
+            max_logins = given.max_logins,
+            max_per_address = given.max_per_address,
+            max_admin_connections = given.max_admin_connections,
+            login_timeout = given.connect_timeout,
             idle_timeout = given.wait_timeout,
             read_timeout = given.net_read_timeout,
             write_timeout = given.net_write_timeout,

@@ -42,7 +42,7 @@ impl Handler for SqlishHandler {
     fn open(&self, conn: &mut Conn) -> io::Result<Session> {
         let id = conn.id().get();
         let mut session = Session::new(&self.engine, id);
-        stand(&mut session, conn);
+        stand(&mut session, conn)?;
         greeting(id, conn)?;
         Ok(session)
     }
@@ -54,7 +54,7 @@ impl Handler for SqlishHandler {
     fn woken(&self, session: &mut Session, conn: &mut Conn, _why: Woken) -> io::Result<Next> {
         with_reply(|reply| {
             let flow = session.woken(reply)?;
-            stand(session, conn);
+            stand(session, conn)?;
             conn.write_all(reply)?;
             Ok(next(flow, session))
         })
@@ -67,6 +67,7 @@ impl Handler for SqlishHandler {
                 4031,
                 "The client was disconnected by the server because of inactivity",
             ),
+            CloseReason::LoginTimeout => (1159, "Got timeout during the login"),
             CloseReason::ReadTimeout => (1159, "Got timeout reading communication packets"),
             CloseReason::InputTooLong => {
                 (1153, "Got a packet bigger than 'max_allowed_packet' bytes")
@@ -79,7 +80,10 @@ impl Handler for SqlishHandler {
 
     fn refuse(&self, out: &mut Vec<u8>, why: &Refusal) {
         let (code, message) = match why {
-            Refusal::TooManyConnections { .. } => (1040, "Too many connections"),
+            Refusal::TooManyConnections { .. } | Refusal::TooManyLogins { .. } => {
+                (1040, "Too many connections")
+            }
+            Refusal::TooManyFromAddress { .. } => (1203, "Too many connections from this address"),
             Refusal::Draining => (1053, "Server shutdown in progress"),
             Refusal::NoThread => (1135, "Can't create a new thread for the connection"),
             _ => return last_words(out, 1105, &why.to_string()),
@@ -100,16 +104,17 @@ fn with_reply<R>(run: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 
 /// Tells the scheduler what has changed about a session.
 #[inline]
-fn stand(session: &mut Session, conn: &mut Conn) {
+fn stand(session: &mut Session, conn: &mut Conn) -> io::Result<()> {
     let Some(standing) = session.changed_standing() else {
-        return;
+        return Ok(());
     };
     if standing.logged_in {
-        conn.logged_in();
+        conn.logged_in()?;
     }
     conn.set_in_transaction(standing.in_transaction);
     conn.set_holding(standing.holding);
     conn.set_priority(standing.priority);
+    Ok(())
 }
 
 fn next(flow: Flow, session: &Session) -> Next {
@@ -145,7 +150,7 @@ fn one_statement(session: &mut Session, conn: &mut Conn, reply: &mut Vec<u8>) ->
     if flow == Flow::Park {
         session.park(conn.resume());
     }
-    stand(session, conn);
+    stand(session, conn)?;
     conn.write_all(reply)?;
     Ok(next(flow, session))
 }

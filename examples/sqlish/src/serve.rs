@@ -21,7 +21,9 @@ use crate::handler::SqlishHandler;
 /// # Errors
 /// If the server cannot start.
 pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>> {
-    if options.tcp.is_empty() && options.unix.is_empty() {
+    let addresses = [&options.tcp, &options.admin_tcp];
+    let paths = [&options.unix, &options.admin_unix];
+    if addresses.iter().all(|tcp| tcp.is_empty()) && paths.iter().all(|unix| unix.is_empty()) {
         return Err("nothing to listen on: give --tcp ADDR or --unix PATH".into());
     }
     let scheduler = options.scheduler()?;
@@ -35,18 +37,29 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
     let mut builder = Server::builder()
         .scheduler(scheduler)
         .limits(options.limits());
-    let tcp = options.tcp.iter().map(Listen::tcp);
-    let unix = options.unix.iter().map(Listen::unix);
-    for listen in tcp.chain(unix) {
-        let listen = match options.backlog {
-            Some(backlog) => listen.backlog(backlog),
-            None => listen,
-        };
-        builder = builder.listen(listen, Arc::clone(&handler));
+    for (admin, (tcp, unix)) in [false, true]
+        .into_iter()
+        .zip(addresses.into_iter().zip(paths))
+    {
+        let tcp = tcp.iter().map(Listen::tcp);
+        let unix = unix.iter().map(Listen::unix);
+        for listen in tcp.chain(unix) {
+            let listen = match options.backlog {
+                Some(backlog) => listen.backlog(backlog),
+                None => listen,
+            };
+            let handler = Arc::clone(&handler);
+            builder = if admin {
+                builder.admin(listen, handler)
+            } else {
+                builder.listen(listen, handler)
+            };
+        }
     }
     let server = builder.build()?;
-    for address in server.local_addrs() {
-        println!("listening on {address}");
+    for listener in server.handle().listeners() {
+        let what = if listener.admin { "admin" } else { "listening" };
+        println!("{what} on {}", listener.at);
     }
     io::stdout().flush()?;
 

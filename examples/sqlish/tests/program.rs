@@ -1,6 +1,7 @@
 //! What the program promises to whoever starts it: its output, its exit codes, its signals.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -33,9 +34,13 @@ impl Served {
 
     /// What the next line says that it listens on.
     fn address(&mut self, kind: &str) -> String {
+        self.address_of("listening", kind)
+    }
+
+    fn address_of(&mut self, what: &str, kind: &str) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it prints UTF-8");
-        let address = line.strip_prefix(&format!("listening on {kind} "));
+        let address = line.strip_prefix(&format!("{what} on {kind} "));
         address
             .unwrap_or_else(|| panic!("{line}"))
             .trim_end()
@@ -106,6 +111,67 @@ fn it_serves_tcp_and_unix_at_once_and_drains_on_sigterm() {
         assert_eq!(code, Some(0), "{report}");
         assert!(!report.is_empty(), "it reports how the drain went");
         assert!(!path.exists(), "the socket's path is left over");
+    }
+}
+
+/// Every worker waits for one row, at the cap; nobody else gets in, and the one who holds it is killed. (Under
+/// MariaDB's own policy no worker is left for that: the administrator is served, and the waits time out.)
+#[test]
+fn an_administrator_shows_and_kills_when_every_worker_waits_for_one_lock() {
+    for scheduler in [
+        "pool --groups 2 --thread-pool-max-threads 4",
+        "per-connection --max-threads 17 --thread-cache-size 0",
+    ] {
+        let mut served = Served::start(&format!(
+            "--scheduler {scheduler} --tcp 127.0.0.1:0 --admin-tcp 127.0.0.1:0"
+        ));
+        let tcp = served.address("tcp");
+        let admin = served.address_of("admin", "tcp");
+        let mut holder = TcpStream::connect(&tcp).expect("it listens");
+        let update = b"BEGIN\nUPDATE sbtest1 SET k=k+1 WHERE id=1\n";
+        holder.write_all(update).expect("it reads");
+        let mut holder = BufReader::new(holder);
+        let mut line = String::new();
+        holder.read_line(&mut line).expect("a greeting");
+        let id = line.split('\t').nth(1).expect("its id").to_owned();
+        for reply in ["OK\n", "OK\t1\n"] {
+            line.clear();
+            holder.read_line(&mut line).expect("a reply");
+            assert_eq!(line, reply);
+        }
+        let waiting: Vec<_> = (0..16)
+            .map(|_| {
+                let mut client = TcpStream::connect(&tcp).expect("it listens");
+                let update = b"UPDATE sbtest1 SET k=k+1 WHERE id=1\nQUIT\n";
+                client.write_all(update).expect("it reads");
+                client
+            })
+            .collect();
+        let ask = |statements: &str| {
+            let output = client(&format!("--tcp {admin}"), statements);
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            text(&output.stdout).to_owned()
+        };
+        let are_waiting = || {
+            let list = ask("SHOW PROCESSLIST\n");
+            list.lines()
+                .filter(|row| row.contains("UPDATE sbtest1"))
+                .count()
+        };
+        while are_waiting() < 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(ask(&format!("KILL {id}\n")), "OK\n");
+        for mut client in waiting {
+            let mut replies = String::new();
+            client.read_to_string(&mut replies).expect("it is served");
+            assert!(replies.ends_with("OK\t1\nOK\n"), "{replies}");
+        }
+        let output = client(&format!("--tcp {tcp}"), "PING\n");
+        assert_eq!(text(&output.stdout), "OK\n");
+        served.signal(Signal::TERM);
+        let (code, report) = served.end();
+        assert_eq!(code, Some(0), "{report}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What wakes a thread that waits for a socket.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,10 +62,16 @@ impl Bell {
         let _ = write(end, &1_u64.to_ne_bytes());
     }
 
-    fn hear(&self) {
+    pub(crate) fn hear(&self) {
         let mut rings = [0; 64];
         // Nothing means that it was not rung.
         let _ = read(&self.end, &mut rings);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
     }
 }
 

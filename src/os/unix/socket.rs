@@ -43,6 +43,14 @@ pub(crate) enum For {
 }
 
 impl Socket {
+    /// Takes a stream in that a listener of ours has accepted: blocking, with the listener's options.
+    pub(crate) fn accepted(stream: Stream) -> Self {
+        match stream {
+            Stream::Tcp(tcp) => Self::Tcp(tcp),
+            Stream::Unix(unix) => Self::Unix(unix),
+        }
+    }
+
     /// Takes a stream in, whatever state its owner left it in.
     pub(crate) fn new(stream: Stream) -> Result<Self, (Stream, io::Error)> {
         let made_ready = match &stream {
@@ -111,6 +119,20 @@ impl Socket {
             bytes,
             SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
         )?)
+    }
+
+    /// The last words to a client that is not served: sent as far as they fit, without blocking. What it
+    /// has sent is read first, lest the kernel answer it with a reset that overtakes them.
+    pub(crate) fn say_last(&self, words: &[u8]) {
+        let _ = self.write_now(words);
+        self.shutdown(Shutdown::Write);
+        let mut sink = [0; 4096];
+        for _ in 0..4 {
+            match self.read_now(&mut sink, false) {
+                Ok(got) if got.bytes > 0 => {}
+                _ => break,
+            }
+        }
     }
 
     /// Waits until the socket is ready or broken. False: the time was over first.

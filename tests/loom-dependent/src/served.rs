@@ -14,7 +14,7 @@ impl Handler for Echo {
     type Session = ();
 
     fn open(&self, conn: &mut Conn) -> io::Result<()> {
-        conn.logged_in();
+        conn.logged_in()?;
         Ok(())
     }
 

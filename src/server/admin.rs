@@ -1,0 +1,143 @@
+//! What the admin listeners have for themselves: a count, threads, an end. Thread-per-connection, because
+//! that needs nothing of a pool that is stuck.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::accept::Accepting;
+use super::registry::Registry;
+use super::thread_per_connection::ThreadPerConnection;
+use super::{DrainReport, Runner, Server, ServerHandle, finish};
+use crate::config::{Limits, ThreadPerConnectionConfig};
+use crate::error::BuildError;
+use crate::handler::CloseReason;
+
+/// Through which kind of listener a connection came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Main,
+    Admin,
+}
+
+/// The admin side of a server.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) registry: Arc<Registry>,
+    runner: Runner,
+    /// As that of the server.
+    draining: AtomicBool,
+}
+
+/// A side of a server, of either kind.
+#[derive(Debug)]
+pub(super) struct PartRef<'a> {
+    pub(super) registry: &'a Arc<Registry>,
+    pub(super) runner: &'a Runner,
+    pub(super) draining: &'a AtomicBool,
+}
+
+impl ServerHandle {
+    pub(super) fn part(&self, side: Side) -> PartRef<'_> {
+        let core = &*self.0;
+        match &core.admin {
+            Some(part) if side == Side::Admin => PartRef {
+                registry: &part.registry,
+                runner: &part.runner,
+                draining: &part.draining,
+            },
+            _ => PartRef {
+                registry: &core.registry,
+                runner: &core.runner,
+                draining: &core.draining,
+            },
+        }
+    }
+}
+
+/// What limits the connections of the admin listeners.
+pub(super) fn limits(limits: &Limits) -> Limits {
+    Limits {
+        max_connections: limits.max_admin_connections,
+        max_logins: limits.max_admin_connections,
+        max_per_address: usize::MAX,
+        ..limits.clone()
+    }
+}
+
+fn config(limits: &Limits) -> ThreadPerConnectionConfig {
+    ThreadPerConnectionConfig {
+        // Somebody who logs in must not keep out those who have.
+        max_threads: limits.max_connections + limits.max_logins,
+        // One at least is there from the start: the system may have none left when it is needed.
+        thread_cache: 1,
+        idle_timeout: Duration::from_secs(u64::from(u32::MAX)),
+        ..ThreadPerConnectionConfig::default()
+    }
+}
+
+impl Part {
+    pub(super) fn admin(limits: &Limits, registry: &Arc<Registry>) -> Result<Self, BuildError> {
+        let threads = ThreadPerConnection::start(
+            config(limits),
+            limits,
+            Arc::clone(registry),
+            ["tgp-adm-watch", "tgp-adm-conn"],
+        )?;
+        let part = Self {
+            registry: Arc::clone(registry),
+            runner: Runner::Thread(Arc::clone(&threads)),
+            draining: AtomicBool::new(false),
+        };
+        match threads.keep_one_ready() {
+            Ok(()) => Ok(part),
+            Err(source) => Err(BuildError::Resources {
+                what: "a thread",
+                source,
+            }),
+        }
+    }
+
+    pub(super) fn reconfigure(&self, limits: &Limits) {
+        if let Runner::Thread(threads) = &self.runner {
+            threads.reconfigure(config(limits), limits);
+        }
+    }
+
+    /// Ends it, within the time that a drain gives those whose deadline has passed.
+    pub(super) fn end(&self, accepting: Option<Accepting>, report: &mut DrainReport) {
+        self.draining.store(true, Relaxed);
+        if let Some(accepting) = &accepting {
+            accepting.close();
+        }
+        let by = Instant::now() + Server::KILL_GRACE;
+        if !finish(&self.registry, &self.runner, by) {
+            for shared in self.registry.all() {
+                shared.cancel(CloseReason::Killed);
+            }
+            self.registry
+                .wait_empty(Instant::now() + Server::KILL_GRACE);
+        }
+        report.abandoned_threads += self.stop();
+        let left = self.registry.all();
+        report.abandoned.extend(left.iter().map(|s| s.id()));
+    }
+
+    /// Returns how many threads are left.
+    fn stop(&self) -> usize {
+        match &self.runner {
+            Runner::Thread(threads) => {
+                threads.stop();
+                threads.join(Instant::now() + Server::KILL_GRACE)
+            }
+            Runner::Pool(_) => 0,
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // After an `end` nobody is left. Without one the server could not be built.
+        self.stop();
+    }
+}
