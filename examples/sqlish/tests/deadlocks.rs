@@ -81,6 +81,29 @@ fn a_holder_behind_waiters_at_the_cap_goes_through() {
     assert!(groups[0].boosts > 0, "nobody has said for whom it waits");
 }
 
+/// For comparison: there only the waiters' own time-outs make room for it.
+#[test]
+fn under_mariadbs_policy_a_holder_behind_waiters_at_the_cap_waits_for_their_time_outs() {
+    let engine = EngineConfig {
+        lock_wait_timeout: Duration::from_millis(300),
+        ..small()
+    };
+    let pool = PoolConfig::mariadb().groups(1).max_threads(4);
+    let site = Site::with_pool(Kind::Pool, pool, engine, Limits::default());
+    let [mut holder, mut waiters @ ..] = connect::<13>(&site);
+    holder.run(&["BEGIN", &increment(1)]);
+    fill(&site, 4, &mut waiters, &increment(1));
+    let begun = Instant::now();
+    holder.run(&["COMMIT"]);
+    println!("under mariadb's policy: {:?}", begun.elapsed());
+    let lost = waiters
+        .iter_mut()
+        .map(Client::reply)
+        .filter(|reply| code(reply) == 1205)
+        .count();
+    assert!(lost > 0, "the holder came before a lock wait timed out");
+}
+
 #[test]
 fn sixty_four_holders_that_wait_for_one_row_go_through_with_four_threads() {
     let site = site(narrow(4), Limits::default());
