@@ -28,7 +28,8 @@ mod linux {
     use study::child::{Order, Server};
     use study::error::{Error, Result};
     use study::load::{Clients, Load};
-    use study::plan::{PoolLimits, Scheduler, Transport, Workload};
+    use study::options::ServerOptions;
+    use study::plan::{Scheduler, Transport, Workload};
     use study::{cpu, process, server};
 
     const CLIENTS: [usize; 5] = [16, 64, 256, 1024, 4096];
@@ -82,7 +83,7 @@ mod linux {
                         transport: Transport::Unix,
                         port: 0,
                         rows: ROWS,
-                        pool: PoolLimits::of_groups(split.server.len()),
+                        options: ServerOptions::of_groups(split.server.len()),
                         cpus: split.server.clone(),
                     };
                     let mut bench = Bench {

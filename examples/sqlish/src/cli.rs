@@ -290,6 +290,7 @@ impl ServeOptions {
                 CommitWaitName::Park => CommitWait::Park,
                 CommitWaitName::Hook => CommitWait::Hook,
             },
+            ..EngineConfig::default()
         }
     }
 

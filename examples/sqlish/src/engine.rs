@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::commit::GroupCommit;
 use crate::error::SqlError;
+use crate::ping::PingLoad;
 use crate::signal::Signal;
 use crate::table::{Outcome, Table};
 use crate::user_lock::UserLocks;
@@ -30,6 +31,11 @@ pub struct EngineConfig {
     pub commit_delay: Duration,
     /// How a commit waits for its flush.
     pub commit_wait: CommitWait,
+    /// CPU that each `PING` burns, without a lock, and under one that all of them share: a command of a
+    /// known size, to measure schedulers with. 0, the default, is none.
+    pub ping_work: Duration,
+    /// See [`ping_work`](Self::ping_work).
+    pub ping_lock: Duration,
 }
 
 /// How a commit waits for its group's flush.
@@ -51,6 +57,8 @@ impl Default for EngineConfig {
             login_secret: None,
             commit_delay: Duration::ZERO,
             commit_wait: CommitWait::default(),
+            ping_work: Duration::ZERO,
+            ping_lock: Duration::ZERO,
         }
     }
 }
@@ -61,6 +69,7 @@ pub struct Engine {
     tables: Arc<[Table]>,
     pub(crate) group_commit: Option<GroupCommit>,
     pub(crate) user_locks: UserLocks,
+    pub(crate) ping_load: Option<PingLoad>,
     /// The sessions by id, for `KILL` and `SHOW PROCESSLIST`; touched when one begins or ends.
     clients: Mutex<HashMap<u64, Arc<Client>>>,
     /// Held while somebody looks for a circle of waits, so that of the sessions that close one
@@ -114,6 +123,7 @@ impl Engine {
             tables,
             group_commit,
             user_locks: UserLocks::default(),
+            ping_load: PingLoad::new(config.ping_work, config.ping_lock),
             config,
             clients: Mutex::default(),
             circles: Mutex::default(),

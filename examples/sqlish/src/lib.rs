@@ -9,6 +9,7 @@ mod error;
 mod handler;
 mod login;
 mod parse;
+mod ping;
 mod protocol;
 mod serve;
 mod session;

@@ -295,7 +295,11 @@ impl Session {
             return Err(SqlError::AccessDenied("LOGIN first").into());
         }
         match parsed {
-            Statement::Ping => {}
+            Statement::Ping => {
+                if let Some(load) = &self.engine.ping_load {
+                    load.carry();
+                }
+            }
             Statement::Select { column, table, id } => self.select(column, table, id, out)?,
             Statement::UpdateC { table, id, value } => {
                 let value = value.unescaped();

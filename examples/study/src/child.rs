@@ -15,7 +15,8 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
-use crate::plan::{PoolLimits, Scheduler, Transport};
+use crate::options::ServerOptions;
+use crate::plan::{Scheduler, Transport};
 use crate::process;
 use crate::server::Spec;
 
@@ -43,8 +44,8 @@ pub struct Order {
     pub port: u16,
     /// Rows of the table.
     pub rows: u64,
-    /// Limits of the pool.
-    pub pool: PoolLimits,
+    /// How it is set.
+    pub options: ServerOptions,
     /// Where it may run.
     pub cpus: Vec<usize>,
 }
@@ -77,7 +78,7 @@ impl Server {
             scheduler: order.scheduler,
             endpoint,
             rows: order.rows,
-            pool: order.pool,
+            options: order.options,
             cpus: order.cpus.clone(),
         };
         // The running image itself, which stays right when the file is rebuilt under a long run.

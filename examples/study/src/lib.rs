@@ -20,6 +20,7 @@ pub mod error;
 pub mod latency;
 pub mod load;
 pub mod machine;
+pub mod options;
 pub mod plan;
 pub mod process;
 pub mod published;

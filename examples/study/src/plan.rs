@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use crate::error::{Error, Result};
 
@@ -185,28 +184,6 @@ impl Light {
     pub fn clients(self) -> usize {
         match self {
             Light::Open { clients, .. } | Light::Closed { clients } => clients,
-        }
-    }
-}
-
-/// The pool's limits that a run may set; what is `None` is at the pool's default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolLimits {
-    /// Thread groups.
-    pub groups: usize,
-    /// Threads of all groups together.
-    pub max_threads: Option<usize>,
-    /// How long a command runs until it gives its slot to others; whole milliseconds.
-    pub stall_limit: Option<Duration>,
-}
-
-impl PoolLimits {
-    /// Nothing set but the number of groups.
-    pub fn of_groups(groups: usize) -> PoolLimits {
-        PoolLimits {
-            groups,
-            max_threads: None,
-            stall_limit: None,
         }
     }
 }

@@ -14,7 +14,8 @@ use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
 use crate::load::{Clients, Errors, Load, Moment};
-use crate::plan::{PoolLimits, Scheduler, Transport, Workload};
+use crate::options::ServerOptions;
+use crate::plan::{Scheduler, Transport, Workload};
 use crate::process::{self, CpuUse};
 use crate::stats::Spread;
 
@@ -39,8 +40,8 @@ pub struct Plan {
     pub split: Split,
     /// Rows of the table.
     pub rows: u64,
-    /// Groups of the pool.
-    pub groups: usize,
+    /// How the servers are set.
+    pub options: ServerOptions,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
     pub port: Option<u16>,
 }
@@ -75,7 +76,7 @@ impl Plan {
             transport,
             port,
             rows: self.rows,
-            pool: PoolLimits::of_groups(self.groups),
+            options: self.options,
             cpus: self.split.server.clone(),
         })
     }

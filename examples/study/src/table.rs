@@ -288,7 +288,7 @@ mod tests {
                 client: vec![1],
             },
             rows: 1,
-            groups: 1,
+            options: crate::options::ServerOptions::of_groups(1),
             port: None,
         }
     }

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use study::cpu;
 use study::load::Endpoint;
-use study::plan::{PoolLimits, Scheduler};
+use study::options::ServerOptions;
+use study::plan::Scheduler;
 use study::server::Spec;
 
 struct Server {
@@ -24,7 +25,7 @@ impl Server {
             scheduler,
             endpoint: Endpoint::Tcp(([127, 0, 0, 1], 0).into()),
             rows: 100,
-            pool: PoolLimits::of_groups(1),
+            options: ServerOptions::of_groups(1),
             cpus: cpu::allowed().unwrap(),
         };
         let mut process = Command::new(env!("CARGO_BIN_EXE_study"))

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use lexopt::Arg::{Long, Short};
 
-use super::{Command, divide, duration, number, text, usable};
+use super::{Command, divide, duration, text, usable};
 use crate::error::{Error, Result};
 use crate::latency::Plan;
-use crate::plan::{self, CLIENTS_MAX, HeavyKind, Light, PoolLimits, Scheduler, Transport};
+use crate::options::{ServerOptions, number};
+use crate::plan::{self, CLIENTS_MAX, HeavyKind, Light, Scheduler, Transport};
 
 /// What was asked for.
 #[derive(Debug)]
@@ -32,39 +33,33 @@ pub(super) fn latency(
     let (mut seconds, mut warmup) = (Duration::from_secs(3), Duration::from_millis(250));
     let (mut rounds, mut cold, mut rows, mut json) = (3, false, 1_000_000, None);
     let (mut server_cpus, mut client_cpus) = (None, None);
-    let mut pool = PoolLimits::of_groups(1);
+    let mut options = ServerOptions::of_groups(1);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
             Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
             Long("transport") => transport = text(parser)?.parse()?,
             Long("heavy") => heavy = plan::parse_clients(&text(parser)?, 0)?,
             Long("heavy-kind") => kind = text(parser)?.parse()?,
-            Long("heavy-ms") => heavy_time = millis("--heavy-ms", &text(parser)?)?,
+            Long("heavy-ms") => heavy_time = millis("heavy-ms", &text(parser)?)?,
             Long("mix") => mix = probability("--mix", &text(parser)?)?,
-            Long("light") => light = Some(clients("--light", &text(parser)?)?),
-            Long("rate") => rate = Some(number("--rate", &text(parser)?, 1..=1_000_000)?),
+            Long("light") => light = Some(clients("light", &text(parser)?)?),
+            Long("rate") => rate = Some(number("rate", &text(parser)?, 1..=1_000_000)?),
             Long("light-closed") => {
-                light_closed = Some(clients("--light-closed", &text(parser)?)?);
+                light_closed = Some(clients("light-closed", &text(parser)?)?);
             }
             Long("seconds") => seconds = duration("--seconds", &text(parser)?, false)?,
             Long("warmup") => warmup = duration("--warmup", &text(parser)?, true)?,
             Long("cold") => cold = true,
-            Long("rounds") => rounds = number("--rounds", &text(parser)?, 1..=1_000)? as usize,
+            Long("rounds") => rounds = number("rounds", &text(parser)?, 1..=1_000)? as usize,
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
-            Long("rows") => rows = number("--rows", &text(parser)?, 1..=100_000_000)?,
-            Long("groups") => {
-                pool.groups = number("--groups", &text(parser)?, 1..=1_024)? as usize;
-            }
-            Long("max-threads") => {
-                let threads = number("--max-threads", &text(parser)?, 1..=1_000_000)?;
-                pool.max_threads = Some(threads as usize);
-            }
-            Long("stall-limit-ms") => {
-                pool.stall_limit = Some(millis("--stall-limit-ms", &text(parser)?)?);
-            }
+            Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
             Long("help") | Short('h') => return Ok(Command::Help),
+            Long(name) => {
+                let name = name.to_owned();
+                options.take(&name, parser)?;
+            }
             other => return Err(Error::usage(other.unexpected())),
         }
     }
@@ -80,12 +75,7 @@ pub(super) fn latency(
             rate: rate.unwrap_or(400),
         },
     };
-    if pool.max_threads.is_some_and(|max| max < 2 * pool.groups) {
-        return Err(Error::usage(format!(
-            "--max-threads is at least 2 for each of {} groups: one to run a command, one to listen",
-            pool.groups
-        )));
-    }
+    options.check()?;
     let one_core = server_cpus.is_none();
     let mut split = divide(cpus, server_cpus, client_cpus, core_of);
     if one_core {
@@ -105,7 +95,7 @@ pub(super) fn latency(
         rounds,
         split,
         rows,
-        pool,
+        options,
     };
     Ok(Command::Latency(Box::new(Latency { plan, json })))
 }
@@ -153,7 +143,7 @@ mod tests {
         };
         assert_eq!((plan.light, plan.kind), (open, HeavyKind::Burn));
         assert_eq!(plan.heavy_time, Duration::from_millis(500));
-        assert_eq!(plan.pool, PoolLimits::of_groups(1));
+        assert_eq!(plan.options, ServerOptions::of_groups(1));
         let split = Split {
             server: vec![0],
             client: vec![3],
@@ -185,12 +175,12 @@ mod tests {
             (plan.seconds, plan.warmup),
             (Duration::from_millis(500), Duration::ZERO)
         );
-        let limits = PoolLimits {
-            groups: 2,
+        let options = ServerOptions {
             max_threads: Some(64),
             stall_limit: Some(Duration::from_millis(7)),
+            ..ServerOptions::of_groups(2)
         };
-        assert_eq!(plan.pool, limits);
+        assert_eq!(plan.options, options);
         let split = Split {
             server: vec![0, 1],
             client: vec![2],

@@ -11,6 +11,7 @@ use lexopt::ValueExt;
 
 use crate::cpu::{self, Split};
 use crate::error::{Error, Result};
+use crate::options::{ServerOptions, number};
 use crate::plan::{self, Scheduler, Transport, Workload};
 use crate::run::Plan;
 
@@ -35,7 +36,6 @@ study table [options]: how many statements a second, with 16 to 4096 clients
   --server-cpus LIST   where the servers run, as 0,2-5             [three quarters]
   --client-cpus LIST   where the load generator runs               [a quarter, at least one]
   --rows N             rows of the table that every server builds  [1000000]
-  --groups N           groups of the pool                          [one for each server CPU]
   --port N             TCP port of the first server, the next one takes N + 1   [free ones]
   --json FILE          also write the machine and all cells as JSON
   --csv FILE           also write all cells as CSV
@@ -55,14 +55,22 @@ same server send heavy statements
                        latency counts from then                    [400]
   --light-closed N     N light clients in a closed loop instead
   --scheduler LIST     as above                                    [pool,per-connection]
-  --max-threads N      threads of the pool                         [the pool's default]
-  --stall-limit-ms N   when a command gives its slot to others     [the pool's default]
-  --groups N           groups of the pool                          [1]
   --cold               measure from the start, rather than when each heavy client has
                        had its first reply
   --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --json
                        as above                                    [3, 0.25, 3, unix]
   --server-cpus LIST   as above                                    [one]
+
+Settings of the servers, for both:
+
+  --groups N           groups of the pool        [one for each server CPU; latency: 1]
+  --max-threads N      threads of the pool                         [the pool's default]
+  --stall-limit-ms N   when a command gives its slot to others     [the pool's default]
+  --commit-delay-us N  how long the flush of a group of commits takes       [0: none]
+  --commit-wait HOW    how a commit waits for it: park (its connection leaves the
+                       thread) or hook (its thread blocks, in a reported wait) [park]
+  --work-us US         CPU that each PING burns                    [0]
+  --lock-us US         CPU that it burns under a lock that all of them share [0]
 
 The table goes to standard output, progress and warnings to standard error. The exit
 code is 2 when the run cannot be made as asked, 1 when it fails or a cell has errors.
@@ -127,7 +135,8 @@ fn table(
         (Duration::from_secs(1), Duration::from_millis(250), 3);
     let (mut server_cpus, mut client_cpus) = (None, None);
     // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
-    let (mut rows, mut groups, mut port) = (1_000_000, None, None);
+    let (mut rows, mut port) = (1_000_000, None);
+    let mut options = ServerOptions::of_groups(0);
     let (mut json, mut csv) = (None, None);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
@@ -137,22 +146,26 @@ fn table(
             Long("clients") => clients = plan::parse_clients(&text(parser)?, 1)?,
             Long("seconds") => seconds = duration("--seconds", &text(parser)?, false)?,
             Long("warmup") => warmup = duration("--warmup", &text(parser)?, true)?,
-            Long("rounds") => rounds = number("--rounds", &text(parser)?, 1..=1_000)? as usize,
+            Long("rounds") => rounds = number("rounds", &text(parser)?, 1..=1_000)? as usize,
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
-            Long("rows") => rows = number("--rows", &text(parser)?, 1..=100_000_000)?,
-            Long("groups") => {
-                groups = Some(number("--groups", &text(parser)?, 1..=4_096)? as usize)
-            }
-            Long("port") => port = Some(number("--port", &text(parser)?, 1..=65_535)? as u16),
+            Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
+            Long("port") => port = Some(number("port", &text(parser)?, 1..=65_535)? as u16),
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
             Long("csv") => csv = Some(parser.value().map_err(Error::usage)?.into()),
             Long("help") | Short('h') => return Ok(Command::Help),
+            Long(name) => {
+                let name = name.to_owned();
+                options.take(&name, parser)?;
+            }
             other => return Err(Error::usage(other.unexpected())),
         }
     }
     let split = divide(cpus, server_cpus, client_cpus, core_of);
-    let groups = groups.unwrap_or(split.server.len());
+    if options.groups == 0 {
+        options.groups = split.server.len();
+    }
+    options.check()?;
     let plan = Plan {
         workloads,
         schedulers,
@@ -163,7 +176,7 @@ fn table(
         rounds,
         split,
         rows,
-        groups,
+        options,
         port,
     };
     Ok(Command::Table(Box::new(Table { plan, json, csv })))
@@ -216,19 +229,6 @@ fn usable(text: &str, cpus: &[usize]) -> Result<Vec<usize>> {
     let list = plan::parse_cpus(text)?;
     cpu::check(&list, cpus)?;
     Ok(list)
-}
-
-fn number(name: &str, text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64> {
-    text.parse()
-        .ok()
-        .filter(|n| range.contains(n))
-        .ok_or_else(|| {
-            Error::usage(format!(
-                "{name} is a number from {} to {}, not '{text}'",
-                range.start(),
-                range.end()
-            ))
-        })
 }
 
 /// The longest warm-up or measurement; longer ones are typing mistakes.
@@ -289,7 +289,7 @@ mod tests {
                 client: vec![3]
             }
         );
-        assert_eq!((plan.groups, json, csv), (3, None, None));
+        assert_eq!((plan.options.groups, json, csv), (3, None, None));
         // The promise of the README: under two minutes, half a second a round for connecting
         // included.
         let round = plan.seconds + plan.warmup + Duration::from_millis(500);
@@ -319,7 +319,10 @@ mod tests {
                 client: vec![2]
             }
         );
-        assert_eq!((plan.rows, plan.groups, plan.port), (10, 7, Some(4000)));
+        assert_eq!(
+            (plan.rows, plan.options.groups, plan.port),
+            (10, 7, Some(4000))
+        );
         assert_eq!((json, csv), (Some("a.json".into()), Some("a.csv".into())));
         assert_eq!(
             (plan.rounds_in_all(), plan.files_needed()),

@@ -15,7 +15,8 @@ use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
 use crate::load::{Errors, Moment};
-use crate::plan::{HeavyKind, Light, PoolLimits, Scheduler, Transport};
+use crate::options::ServerOptions;
+use crate::plan::{HeavyKind, Light, Scheduler, Transport};
 use crate::process::{self, CpuUse};
 use crate::run::Progress;
 use crate::stats::Spread;
@@ -53,7 +54,7 @@ pub struct Plan {
     /// Rows of the table.
     pub rows: u64,
     /// Limits of the pool.
-    pub pool: PoolLimits,
+    pub options: ServerOptions,
 }
 
 impl Plan {
@@ -73,7 +74,7 @@ impl Plan {
             transport: self.transport,
             port: 0,
             rows: self.rows,
-            pool: self.pool,
+            options: self.options,
             cpus: self.split.server.clone(),
         })?;
         server.settle()?;

@@ -135,7 +135,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::cpu::Split;
     use crate::load::Errors;
-    use crate::plan::{PoolLimits, Transport};
+    use crate::options::ServerOptions;
+    use crate::plan::Transport;
 
     pub(crate) fn cell(scheduler: Scheduler, heavy: usize, p99_us: f64) -> Cell {
         Cell {
@@ -176,7 +177,7 @@ pub(crate) mod tests {
                 client: vec![1],
             },
             rows: 1,
-            pool: PoolLimits::of_groups(1),
+            options: ServerOptions::of_groups(1),
         }
     }
 

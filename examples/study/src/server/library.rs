@@ -11,13 +11,10 @@ use thread_group_pool::{
 use super::BACKLOG;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
-use crate::plan::PoolLimits;
+use crate::options::ServerOptions;
 
-pub(super) fn pool(mut config: PoolConfig, limits: &PoolLimits) -> Scheduler {
-    config.groups = limits.groups;
-    config.max_threads = limits.max_threads.unwrap_or(config.max_threads);
-    config.stall_limit = limits.stall_limit.unwrap_or(config.stall_limit);
-    Scheduler::Pool(config)
+pub(super) fn pool(config: PoolConfig, options: &ServerOptions) -> Scheduler {
+    Scheduler::Pool(options.pool(config))
 }
 
 pub(super) fn per_connection() -> Scheduler {

@@ -22,20 +22,20 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::Duration;
 
 use lexopt::ValueExt;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
     sockopt,
 };
-use sqlish::{Engine, EngineConfig, Flow, Line, NoAdmin, Session, next_line};
+use sqlish::{Engine, Flow, Line, NoAdmin, Session, next_line};
 use thread_group_pool::PoolConfig;
 
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
-use crate::plan::{self, PoolLimits, Scheduler};
+use crate::options::ServerOptions;
+use crate::plan::{self, Scheduler};
 use crate::process;
 
 /// The hidden subcommand.
@@ -53,8 +53,8 @@ pub struct Spec {
     pub endpoint: Endpoint,
     /// Rows of the table.
     pub rows: u64,
-    /// Limits of the pool.
-    pub pool: PoolLimits,
+    /// How it is set.
+    pub options: ServerOptions,
     /// Where it may run.
     pub cpus: Vec<usize>,
 }
@@ -72,30 +72,15 @@ impl Spec {
             Endpoint::Tcp(address) => args.extend(["--tcp".into(), address.to_string().into()]),
         }
         args.extend(["--rows".into(), self.rows.to_string().into()]);
-        let limits = [
-            ("--groups", Some(self.pool.groups as u128)),
-            ("--max-threads", self.pool.max_threads.map(|n| n as u128)),
-            (
-                "--stall-limit-ms",
-                self.pool.stall_limit.map(|limit| limit.as_millis()),
-            ),
-        ];
-        for (name, value) in limits {
-            args.extend(
-                value
-                    .into_iter()
-                    .flat_map(|n| [name.into(), n.to_string().into()]),
-            );
-        }
+        args.extend(self.options.to_args());
         args.extend(["--cpus".into(), plan::show_cpus(&self.cpus).into()]);
         args
     }
 
     fn from_args(args: impl Iterator<Item = OsString>) -> Result<Spec> {
         use lexopt::Arg::Long;
-        let (mut scheduler, mut endpoint, mut rows, mut groups, mut cpus) =
-            (None, None, None, None, None);
-        let (mut max_threads, mut stall_limit) = (None, None);
+        let (mut scheduler, mut endpoint, mut rows, mut cpus) = (None, None, None, None);
+        let mut options = ServerOptions::of_groups(1);
         let mut parser = lexopt::Parser::from_args(args);
         while let Some(arg) = parser.next().map_err(Error::usage)? {
             match arg {
@@ -107,29 +92,24 @@ impl Spec {
                     endpoint = Some(Endpoint::Tcp(parsed(&mut parser)?));
                 }
                 Long("rows") => rows = Some(parsed(&mut parser)?),
-                Long("groups") => groups = Some(parsed(&mut parser)?),
-                Long("max-threads") => max_threads = Some(parsed(&mut parser)?),
-                Long("stall-limit-ms") => {
-                    stall_limit = Some(Duration::from_millis(parsed(&mut parser)?));
-                }
                 Long("cpus") => cpus = Some(plan::parse_cpus(&value(&mut parser)?)?),
+                Long(name) => {
+                    let name = name.to_owned();
+                    options.take(&name, &mut parser)?;
+                }
                 other => return Err(Error::usage(other.unexpected())),
             }
         }
-        match (scheduler, endpoint, rows, groups, cpus) {
-            (Some(scheduler), Some(endpoint), Some(rows), Some(groups), Some(cpus)) => Ok(Spec {
+        match (scheduler, endpoint, rows, cpus) {
+            (Some(scheduler), Some(endpoint), Some(rows), Some(cpus)) => Ok(Spec {
                 scheduler,
                 endpoint,
                 rows,
-                pool: PoolLimits {
-                    groups,
-                    max_threads,
-                    stall_limit,
-                },
+                options,
                 cpus,
             }),
             _ => Err(Error::usage(
-                "server needs --scheduler, --unix or --tcp, --rows, --groups and --cpus",
+                "server needs --scheduler, --unix or --tcp, --rows and --cpus",
             )),
         }
     }
@@ -170,15 +150,11 @@ pub fn main_if_asked() -> Option<ExitCode> {
 fn serve(spec: &Spec) -> Result<Infallible> {
     cpu::pin(&spec.cpus)?;
     process::raise_file_limit(0)?;
-    let engine = Engine::new(EngineConfig {
-        rows: spec.rows,
-        ..EngineConfig::default()
-    })
-    .map_err(Error::run)?;
+    let engine = Engine::new(spec.options.engine(spec.rows)).map_err(Error::run)?;
     // The one place where a name becomes a server.
     let scheduler = match spec.scheduler {
-        Scheduler::Pool => library::pool(PoolConfig::default(), &spec.pool),
-        Scheduler::Mariadb => library::pool(PoolConfig::mariadb(), &spec.pool),
+        Scheduler::Pool => library::pool(PoolConfig::default(), &spec.options),
+        Scheduler::Mariadb => library::pool(PoolConfig::mariadb(), &spec.options),
         Scheduler::PerConnection => library::per_connection(),
         Scheduler::StdLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
