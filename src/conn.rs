@@ -835,17 +835,19 @@ impl Conn {
         }
     }
 
-    /// Gives them back, unless they hold something.
-    pub(crate) fn give_back(&mut self, desk: &mut Desk) {
+    /// Gives them back, unless they hold something. Returns how much memory it keeps.
+    pub(crate) fn give_back(&mut self, desk: &mut Desk) -> usize {
         let Some(buffers) = &mut self.buffers else {
-            return;
+            return 0;
         };
         if buffers.is_empty() {
             buffers.trim();
             *desk = self.buffers.take();
+            0
         } else {
             // Half a command waits; it must not hold a large buffer that once was needed.
             buffers.input.shrink();
+            self.buffer_bytes()
         }
     }
 

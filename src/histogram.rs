@@ -32,6 +32,7 @@ impl Default for Histogram {
 }
 
 /// Which bucket a time falls into.
+#[inline]
 fn bucket(nanos: u64) -> usize {
     if nanos < 1 << FIRST {
         return 0;
@@ -54,9 +55,11 @@ fn end(bucket: usize) -> u64 {
 
 impl Histogram {
     /// Counts `n` times of this length.
+    #[inline]
     pub(crate) fn add(&mut self, nanos: u64, n: u64) {
+        // One that fits into no word together is 584 years; it may wrap.
+        self.sum = self.sum.wrapping_add(nanos.wrapping_mul(n));
         self.counts[bucket(nanos)] += n;
-        self.sum = self.sum.saturating_add(nanos.saturating_mul(n));
     }
 
     /// Adds what another one has counted.
@@ -64,7 +67,7 @@ impl Histogram {
         for (mine, theirs) in self.counts.iter_mut().zip(other.counts) {
             *mine += theirs;
         }
-        self.sum = self.sum.saturating_add(other.sum);
+        self.sum = self.sum.wrapping_add(other.sum);
     }
 
     /// How many there were.

@@ -485,8 +485,8 @@ impl<H: Handler> Served<H> {
                 None => handler.command(session, conn),
                 Some(why) => handler.woken(session, conn, why),
             };
-            conn.shared()
-                .set_session_bytes(handler.session_bytes(session));
+            let bytes = handler.session_bytes(session);
+            conn.shared().set_session_bytes(bytes);
             next
         }));
         wait::command_ended();
@@ -682,10 +682,10 @@ impl<H: Handler> Connection for Served<H> {
         };
         self.conn.shared().state.store(state as u8, Relaxed);
         // A thread of its own keeps them to the end.
-        if let Place::Poller(..) = place {
-            self.conn.give_back(desk);
-        }
-        let bytes = self.conn.buffer_bytes();
+        let bytes = match place {
+            Place::Poller(..) => self.conn.give_back(desk),
+            Place::Thread => self.conn.buffer_bytes(),
+        };
         self.conn.shared().set_buffer_bytes(bytes);
         Turn {
             end,

@@ -154,10 +154,12 @@ impl Watch {
         self.look(group);
         let time = self.now.since(before).0;
         self.skips = if time < SHORT.0 * turns { SKIPS } else { 0 };
-        (commands > 0).then(|| {
-            self.mean = Nanos(time / u64::from(commands));
-            (self.mean, commands)
-        })
+        match commands {
+            0 => return None,
+            1 => self.mean = Nanos(time),
+            _ => self.mean = Nanos(time / u64::from(commands)),
+        }
+        Some((self.mean, commands))
     }
 
     /// The worker has nothing to run. Commands since the last look, of which no look will tell, took as

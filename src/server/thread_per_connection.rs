@@ -15,7 +15,7 @@ use crate::conn::{ConnId, Desk, Shared, Waiting};
 use crate::error::BuildError;
 use crate::event::EventKind;
 use crate::handler::CloseReason;
-use crate::sched::{End, Nanos};
+use crate::sched::{End, Nanos, Turn};
 use crate::serve::{Cause, Connection, Place};
 use crate::stats::Times;
 use crate::sync::{Condvar, Mutex};
@@ -292,16 +292,11 @@ impl ThreadPerConnection {
         let mut turns = served.conn().id().get();
         loop {
             turns = turns.wrapping_add(1);
-            let measured = turns.is_multiple_of(Times::SAMPLED);
-            let begun = measured.then(|| self.registry.now());
-            let turn = served.advance(Place::Thread, cause, desk);
-            if let Some(begun) = begun
-                && turn.calls > 0
-            {
-                let took = self.registry.now().saturating_sub(begun);
-                let meters = self.registry.meters();
-                meters.commands.add(took / u64::from(turn.calls));
-            }
+            let turn = if turns.is_multiple_of(Times::SAMPLED) {
+                self.measured(served.as_mut(), cause, desk)
+            } else {
+                served.advance(Place::Thread, cause, desk)
+            };
             if turn.end == End::Closed {
                 break;
             }
@@ -311,6 +306,19 @@ impl ThreadPerConnection {
             served.run_detached();
         }
         served.conn().give_back(desk);
+    }
+
+    /// A turn, and how long its commands took.
+    #[cold]
+    fn measured(&self, served: &mut dyn Connection, cause: Cause, desk: &mut Desk) -> Turn {
+        let begun = self.registry.now();
+        let turn = served.advance(Place::Thread, cause, desk);
+        if turn.calls > 0 {
+            let took = self.registry.now().saturating_sub(begun);
+            let commands = &self.registry.meters().commands;
+            commands.add(took / u64::from(turn.calls));
+        }
+        turn
     }
 
     /// The life of the thread that closes connections which are silent for too long. It looks at
