@@ -506,10 +506,7 @@ impl ServerHandle {
         // A listener of ours makes them as they are to be.
         let socket = |stream| Ok(Socket::accepted(stream));
         if let Err(refused) = self.admit(stream, handler, listener, side, socket) {
-            let registry = self.part(side).registry;
-            registry.count_refused();
-            let why = refused.why.clone();
-            registry.tell(EventKind::Refused { why });
+            self.part(side).registry.refused(&refused.why);
             let mut out = Vec::new();
             let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 handler.refuse(&mut out, &refused.why);

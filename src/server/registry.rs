@@ -273,8 +273,9 @@ impl Registry {
         };
         if full {
             drop(live);
-            self.count_refused();
-            return Err(Refusal::TooManyConnections { limit });
+            let why = Refusal::TooManyConnections { limit };
+            self.refused(&why);
+            return Err(why);
         }
         entry.login = None;
         live.logins.remove(&(began, id));
@@ -419,8 +420,10 @@ impl Registry {
         self.tell(EventKind::LostEdge);
     }
 
-    pub(crate) fn count_refused(&self) {
+    /// Counts a client that got no session, and tells of it.
+    pub(crate) fn refused(&self, why: &Refusal) {
         self.refused.fetch_add(1, Relaxed);
+        self.tell(EventKind::Refused { why: why.clone() });
     }
 
     pub(crate) fn count_accept_error(&self) {
