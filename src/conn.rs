@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use crate::config::{IO_CHUNK, Limits};
@@ -60,14 +60,28 @@ pub(crate) struct Shared {
     input_ended: AtomicBool,
     // What `ServerHandle::connections` shows. Written by the connection's worker, one at a time,
     // Relaxed: a reader may see one newer than the other, which is all right for a list.
+    // `buffers` and `session` are in bytes, the latter as its handler says.
     pub(crate) state: AtomicU8,
+    buffers: AtomicU32,
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
+    session: AtomicU32,
     /// How many commands there were when thread-per-connection's watch looked last.
     pub(crate) watched: AtomicU64,
     id: ConnId,
     fate: Mutex<Fate>,
     peer: Peer,
+    /// What its command waits for, under thread-per-connection. In the pool, its group knows.
+    pub(crate) waiting: Mutex<Option<Waiting>>,
+}
+
+/// A wait that has been reported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) kind: WaitKind,
+    /// On the registry's clock.
+    pub(crate) since: u64,
+    pub(crate) holder: Option<ConnId>,
 }
 
 #[derive(Debug)]
@@ -100,8 +114,11 @@ impl Shared {
             cancelled: AtomicBool::new(false),
             input_ended: AtomicBool::new(false),
             state: AtomicU8::new(ConnState::New as u8),
+            buffers: AtomicU32::new(0),
             since: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            session: AtomicU32::new(0),
+            waiting: Mutex::new(None),
             watched: AtomicU64::new(0),
             fate: Mutex::new(Fate {
                 closed: false,
@@ -212,6 +229,24 @@ impl Shared {
         ConnState::from_u8(self.state.load(Relaxed))
     }
 
+    /// What the session takes, for those who look.
+    pub(crate) fn set_session_bytes(&self, bytes: usize) {
+        // Relaxed: see the fields.
+        self.session.store(short(bytes), Relaxed);
+    }
+
+    pub(crate) fn set_buffer_bytes(&self, bytes: usize) {
+        // Relaxed: see the fields.
+        self.buffers.store(short(bytes), Relaxed);
+    }
+
+    /// Bytes of its own buffers, and of its session.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        // Relaxed: see the fields.
+        let (buffers, session) = (self.buffers.load(Relaxed), self.session.load(Relaxed));
+        (buffers as usize, session as usize)
+    }
+
     /// Kills from now on find nothing.
     fn close(&self) {
         self.fate.lock().closed = true;
@@ -223,6 +258,11 @@ impl Shared {
         fate.writing = writing;
         fate.why.is_none()
     }
+}
+
+/// Four gigabytes are as good as more.
+fn short(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Reaches a connection from anywhere, for as long as it lives and harmlessly afterwards. Keeping
@@ -787,17 +827,27 @@ impl Conn {
         }
     }
 
-    /// Gives them back, unless they hold something.
-    pub(crate) fn give_back(&mut self, desk: &mut Desk) {
+    /// How much of the memory is its own.
+    pub(crate) fn buffer_bytes(&mut self) -> usize {
+        match &mut self.buffers {
+            Some(buffers) => buffers.input.bytes.len() + buffers.output.get_mut().bytes.capacity(),
+            None => 0,
+        }
+    }
+
+    /// Gives them back, unless they hold something. Returns how much memory it keeps.
+    pub(crate) fn give_back(&mut self, desk: &mut Desk) -> usize {
         let Some(buffers) = &mut self.buffers else {
-            return;
+            return 0;
         };
         if buffers.is_empty() {
             buffers.trim();
             *desk = self.buffers.take();
+            0
         } else {
             // Half a command waits; it must not hold a large buffer that once was needed.
             buffers.input.shrink();
+            self.buffer_bytes()
         }
     }
 

@@ -24,6 +24,7 @@ use crate::conn::Conn;
 /// | [`farewell`](Handler::farewell) | worker | no | none |
 /// | [`refuse`](Handler::refuse) | acceptor, or a worker | no | none |
 /// | [`close`](Handler::close), the session's `Drop` | worker | yes | none |
+/// | [`session_bytes`](Handler::session_bytes) | worker | no | none |
 ///
 /// "Worker" means a thread of the connection's group, or, under thread-per-connection, the
 /// connection's own. All callbacks may call any method of [`ServerHandle`](crate::ServerHandle) and
@@ -98,6 +99,13 @@ pub trait Handler: Send + Sync + 'static {
     /// Words to a client that gets no session: over a limit, while draining, or after a failed
     /// [`open`](Handler::open). Sent without blocking.
     fn refuse(&self, _out: &mut Vec<u8>, _why: &Refusal) {}
+
+    /// How many bytes a session takes, as far as that is easily known, for
+    /// [`ConnInfo::session_bytes`](crate::ConnInfo). Called after each command, so it should do no more
+    /// than read a few fields.
+    fn session_bytes(&self, _session: &Self::Session) -> usize {
+        0
+    }
 
     /// The end of a connection that had a session. Called exactly once, after the socket has left
     /// the poller. A panic here is counted and ends there.

@@ -5,8 +5,11 @@
 mod config;
 mod conn;
 mod error;
+pub mod event;
+mod explain;
 mod group;
 mod handler;
+mod histogram;
 mod id;
 mod mutant;
 mod os;
@@ -30,6 +33,9 @@ pub mod design {}
 pub mod guide {
     #[doc = include_str!("guide/loom.md")]
     pub mod loom {}
+
+    #[doc = include_str!("guide/waits.md")]
+    pub mod waits {}
 }
 
 // For the fuzz target; no part of the interface.
@@ -41,10 +47,16 @@ pub use sched::walk::walk_by_bytes;
 pub use config::{Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 pub use conn::{Conn, ConnHandle, ConnId, Input, Output, Resume};
 pub use error::{AttachError, BuildError};
+pub use event::{Event, EventKind};
+pub use explain::Explanation;
 pub use handler::{Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
+pub use histogram::Histogram;
 pub use server::{
     Applied, DrainReport, Listen, ListenerInfo, ListenerState, Rejected, Server, ServerBuilder,
     ServerHandle,
 };
-pub use stats::{ConnInfo, GroupStats, QueueEntry, Stats, WaitStats};
+pub use stats::{
+    Activity, ConnInfo, GroupStats, QueueEntry, Snapshot, Stats, Times, WaitStats, WorkerInfo,
+    WorkerState,
+};
 pub use stream::{Keepalive, Listener, LocalAddr, Peer, Stream};

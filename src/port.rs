@@ -67,12 +67,42 @@ pub(crate) trait Doors: Send + Sync {
     fn now(&self) -> u64;
 }
 
+/// What the monitor has found in a group, or done to it. Connections are named by their ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// A command has run past the stall bound.
+    Stalled {
+        id: Option<u64>,
+        time: u64,
+    },
+    /// It has been found blocked, though it had not said so.
+    Detected {
+        id: Option<u64>,
+        time: u64,
+    },
+    Created {
+        due_to_stall: bool,
+        excess: bool,
+    },
+    CreationFailed(io::ErrorKind),
+    /// A thread was wanted, and the cap left no room for one.
+    Capped,
+    /// Nobody came for the oldest of so many queued connections for so long.
+    Overloaded {
+        time: u64,
+        queued: usize,
+    },
+}
+
 /// Where new workers come from. Called by the monitor alone, with no lock held.
 pub(crate) trait Threads {
     type Id;
 
     /// Starts the thread of worker `id` of group `group`.
     fn spawn(&self, group: usize, id: Self::Id) -> io::Result<()>;
+
+    /// Something has happened that whoever runs the server may want to know.
+    fn report(&self, _group: usize, _what: Report) {}
 
     /// Whether that thread is blocked, rather than running or waiting for a CPU, as far as can be
     /// told.

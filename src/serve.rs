@@ -364,7 +364,7 @@ impl<H: Handler> Served<H> {
             }
             Err(payload) => {
                 discard(payload);
-                self.registry.count_panic();
+                self.registry.count_panic_of(self.conn.id());
                 return Err(CloseReason::Panicked);
             }
         }
@@ -480,9 +480,14 @@ impl<H: Handler> Served<H> {
             Some(_) => {}
         }
         let ticket = conn.ticket();
-        let answer = catch_unwind(AssertUnwindSafe(|| match woken {
-            None => handler.command(session, conn),
-            Some(why) => handler.woken(session, conn, why),
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            let next = match woken {
+                None => handler.command(session, conn),
+                Some(why) => handler.woken(session, conn, why),
+            };
+            let bytes = handler.session_bytes(session);
+            conn.shared().set_session_bytes(bytes);
+            next
         }));
         wait::command_ended();
         let next = match answer {
@@ -494,7 +499,7 @@ impl<H: Handler> Served<H> {
             }
             Err(payload) => {
                 discard(payload);
-                self.registry.count_panic();
+                self.registry.count_panic_of(self.conn.id());
                 return Err(CloseReason::Panicked);
             }
         };
@@ -591,6 +596,9 @@ impl<H: Handler> Served<H> {
     /// The end of the connection, for whatever reason: out of the poller, last words, session
     /// closed, socket closed, counted.
     fn finish(&mut self, place: Place<'_>, why: CloseReason) {
+        // Relaxed, as all that is shown of a connection.
+        let closing = ConnState::Closing as u8;
+        self.conn.shared().state.store(closing, Relaxed);
         if let Place::Poller(registrar, _) = place
             && self.registered
         {
@@ -603,7 +611,7 @@ impl<H: Handler> Served<H> {
             let closed = catch_unwind(AssertUnwindSafe(|| handler.close(session, why)));
             if let Err(payload) = closed {
                 discard(payload);
-                self.registry.count_panic();
+                self.registry.count_panic_of(self.conn.id());
             }
             wait::command_ended();
         }
@@ -634,7 +642,7 @@ impl<H: Handler> Served<H> {
         wait::command_ended();
         if let Err(payload) = said {
             discard(payload);
-            self.registry.count_panic();
+            self.registry.count_panic_of(self.conn.id());
             return;
         }
         self.conn.queue(&out);
@@ -666,17 +674,19 @@ impl<H: Handler> Connection for Served<H> {
         let (state, until) = match end {
             End::Idle { in_command: false } => (ConnState::Idle, self.until),
             End::Idle { in_command: true } => (ConnState::Reading, self.until),
-            End::Flush => (ConnState::Writing, NEVER),
+            End::Flush => (ConnState::Flushing, NEVER),
             End::Park { .. } => (ConnState::Parked, self.until),
             End::Again => (ConnState::Running, NEVER),
             End::Closed if self.detached => (ConnState::Detached, NEVER),
-            End::Closed => (ConnState::Running, NEVER),
+            End::Closed => (ConnState::Closing, NEVER),
         };
         self.conn.shared().state.store(state as u8, Relaxed);
         // A thread of its own keeps them to the end.
-        if let Place::Poller(..) = place {
-            self.conn.give_back(desk);
-        }
+        let bytes = match place {
+            Place::Poller(..) => self.conn.give_back(desk),
+            Place::Thread => self.conn.buffer_bytes(),
+        };
+        self.conn.shared().set_buffer_bytes(bytes);
         Turn {
             end,
             lane: self.lane(),
@@ -746,7 +756,7 @@ impl<H: Handler> Connection for Served<H> {
             }
             Err(payload) => {
                 discard(payload);
-                self.registry.count_panic();
+                self.registry.count_panic_of(self.conn.id());
                 CloseReason::Panicked
             }
         };

@@ -1,8 +1,10 @@
 //! What can be seen of a running server: plain numbers, taken at one moment.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::conn::ConnId;
+use crate::histogram::Histogram;
 use crate::wait::WaitKind;
 
 /// A server's counters; see [`ServerHandle::stats`](crate::ServerHandle::stats).
@@ -77,6 +79,8 @@ pub struct QueueEntry {
     /// Its place in its lane, from 0.
     #[doc(alias = "POSITION")]
     pub position: usize,
+    /// How many of its group are before it, in its own lane and in more urgent ones.
+    pub ahead: usize,
     /// Its lane: "holding", "control", "high", "low" or "long".
     #[doc(alias = "PRIORITY")]
     pub lane: &'static str,
@@ -127,7 +131,9 @@ pub struct GroupStats {
     /// Threads created.
     #[doc(alias = "THREAD_CREATIONS")]
     pub creations: u64,
-    /// Of these, because a command was past the handover bound or the stall limit.
+    /// Thread creations that the operating system refused; not among the others.
+    pub creation_failures: u64,
+    /// Of the threads created, because a command was past the handover bound or the stall limit.
     #[doc(alias = "THREAD_CREATIONS_DUE_TO_STALL")]
     pub creations_due_to_stall: u64,
     /// Parked threads woken.
@@ -138,6 +144,13 @@ pub struct GroupStats {
     pub throttles: u64,
     /// Commands that ran past the stall limit.
     pub stalls: u64,
+    /// Commands that have ended and were long: for as many stall limits as there were commands to share
+    /// the CPU with, or by their own word.
+    pub long_commands: u64,
+    /// How often the poller went to another thread than the last time.
+    pub handovers: u64,
+    /// How often whoever was in the poller was called from there.
+    pub rings: u64,
     /// Commands that were found blocked, though they had not reported a wait.
     pub detected: u64,
     /// For how long they were known to be.
@@ -156,6 +169,59 @@ pub struct GroupStats {
     pub commands: u64,
 }
 
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Activity {
+    /// It has come, and nobody has opened it yet.
+    New,
+    /// Between two commands: it waits for its client.
+    Idle,
+    /// It waits for the rest of a command.
+    Reading,
+    /// It waits in a lane for a thread.
+    Queued,
+    /// Its handler runs.
+    Running,
+    /// Its handler waits, and has said so; or, as [`WaitKind::Detected`], was found to.
+    Waiting(WaitKind),
+    /// It waits until its client takes more of a reply.
+    Flushing,
+    /// It has given its thread up until it is resumed.
+    Parked,
+    /// It has left the scheduler.
+    Detached,
+    /// It is being closed.
+    Closing,
+}
+
+impl Activity {
+    /// Its name; that of a wait without its kind.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Idle => "idle",
+            Self::Reading => "reading",
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Waiting(_) => "waiting",
+            Self::Flushing => "flushing",
+            Self::Parked => "parked",
+            Self::Detached => "detached",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waiting(kind) => write!(f, "waiting ({kind})"),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
 /// One connection, as [`ServerHandle::connections`](crate::ServerHandle::connections) shows it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -164,11 +230,127 @@ pub struct ConnInfo {
     pub id: ConnId,
     /// Who is at the other end.
     pub peer: String,
-    /// "new", "idle" (between commands), "reading" (in the middle of one), "running" (in a wait too),
-    /// "writing" (to a slow reader), "parked" or "detached". A queued connection is shown as what it was before.
-    pub state: &'static str,
-    /// Since its last command began; under thread-per-connection to within a second.
+    /// What it is doing.
+    pub state: Activity,
+    /// For how long. Under thread-per-connection, where nobody looks at the clock when a command
+    /// begins, to within a second.
     pub since: Duration,
     /// Calls of the handler so far.
     pub commands: u64,
+    /// Its group; `None` under thread-per-connection.
+    pub group: Option<usize>,
+    /// The lane in which it is queued, or would be: as [`QueueEntry::lane`]. `None` under
+    /// thread-per-connection.
+    pub lane: Option<&'static str>,
+    /// How many are queued before it, if it is queued.
+    pub ahead: Option<usize>,
+    /// For whose command it waits, if it does and has said so ([`wait::during_for`](crate::wait::during_for)).
+    pub waits_for: Option<ConnId>,
+    /// Whether others may be waiting for what it holds, by its own word or theirs.
+    pub holding: bool,
+    /// Whether it has been killed, or is to be closed for another reason.
+    pub cancelled: bool,
+    /// Bytes of buffers that it had when its last turn ended. A connection at rest in the pool has none,
+    /// unless half a command or half a reply is in it.
+    pub buffer_bytes: usize,
+    /// What [`Handler::session_bytes`](crate::Handler::session_bytes) said after its last command.
+    pub session_bytes: usize,
+}
+
+/// What a thread that runs connections is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WorkerState {
+    /// It is being created.
+    Starting,
+    /// It has been called, and is on the way.
+    Coming,
+    /// It looks for what to do.
+    Looking,
+    /// It waits in the poller of its group, or, under thread-per-connection, for its client.
+    Polling,
+    /// It waits to be called.
+    Parked,
+    /// It runs a command.
+    Running,
+    /// Its command waits, and has said so; or, as [`WaitKind::Detected`], was found to.
+    Waiting(WaitKind),
+}
+
+impl fmt::Display for WorkerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Starting => "starting",
+            Self::Coming => "coming",
+            Self::Looking => "looking",
+            Self::Polling => "polling",
+            Self::Parked => "parked",
+            Self::Running => "running",
+            Self::Waiting(kind) => return write!(f, "waiting ({kind})"),
+        })
+    }
+}
+
+/// One thread that runs connections, as [`ServerHandle::workers`](crate::ServerHandle::workers) shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// Its group; `None` under thread-per-connection.
+    pub group: Option<usize>,
+    /// Its number in the group: thread `tgp-g0-w3` is number 3 of group 0. Under thread-per-connection
+    /// all are 0.
+    pub worker: usize,
+    /// What it is doing.
+    pub state: WorkerState,
+    /// Whose command it runs.
+    pub conn: Option<ConnId>,
+    /// For how long its command has run, waits not counted, or waits now; or for how long the thread
+    /// has been on the way. Zero otherwise.
+    pub since: Duration,
+    /// Whether its command has run past the stall limit, or said that it would, and holds no slot.
+    pub long: bool,
+    /// For whose command its command waits, if it does and has said so.
+    pub waits_for: Option<ConnId>,
+}
+
+/// How long things took; see [`ServerHandle::times`](crate::ServerHandle::times).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Times {
+    /// How long connections were queued before a thread took them, by lane, those lanes that were used:
+    /// all of them. Empty under thread-per-connection.
+    pub queued: Vec<(&'static str, Histogram)>,
+    /// How long commands took, waits included. Commands of a few microseconds are measured several at a
+    /// time, and each counts as the mean of them, or of those just before: the pool does not look at the clock
+    /// for each. Under
+    /// thread-per-connection one turn in [`SAMPLED`](Times::SAMPLED) is measured.
+    pub commands: Histogram,
+    /// How long threads took to run that had been called from where they were parked, rung out of the
+    /// poller, or created: runnable, and not running yet. Under thread-per-connection: from the
+    /// connection's arrival until its thread has it.
+    pub started: Histogram,
+    /// How long commands waited, by kind, those kinds that occurred, as far as they said so: blocked, and
+    /// not runnable.
+    pub waits: Vec<(WaitKind, Histogram)>,
+}
+
+impl Times {
+    /// Under thread-per-connection, one turn of a connection in so many is measured.
+    pub const SAMPLED: u64 = 64;
+}
+
+/// Everything that is to be seen; see [`ServerHandle::snapshot`](crate::ServerHandle::snapshot).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The counters.
+    pub stats: Stats,
+    /// The connections, by id.
+    pub connections: Vec<ConnInfo>,
+    /// Who is queued, as [`ServerHandle::queues`](crate::ServerHandle::queues) has it.
+    pub queues: Vec<QueueEntry>,
+    /// The threads that run connections, by group.
+    pub workers: Vec<WorkerInfo>,
+    /// How long things took.
+    pub times: Times,
 }

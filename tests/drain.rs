@@ -113,7 +113,7 @@ fn the_rest_of_a_command_is_waited_for(setup: Setup) {
     owing.send("OWE");
     until("both are in the middle of a command", || {
         let all = server.handle.connections();
-        all.iter().all(|info| info.state == "reading")
+        all.iter().all(|info| info.state.name() == "reading")
     });
     let drain = drain_in_background(&mut server);
     half.send_bytes(b"lf\n");

@@ -125,7 +125,7 @@ fn a_client_may_leave_in_the_middle_of_a_reply(setup: Setup) {
         client.send("BIG 50000000");
         client.read_big(0, 100_000);
         until("the rest waits for it", || {
-            server.state(client.id) == Some("writing")
+            server.state(client.id) == Some("flushing")
         });
         leave(client);
     });

@@ -173,7 +173,7 @@ fn a_chain_of_those_who_wait_for_each_other_comes_to_an_end(setup: Setup) {
                     .map(|group| group.boosts)
                     .sum::<u64>()
                     > 0
-                    && server.state(middle.id) == Some("running")
+                    && server.state(middle.id) == Some("waiting")
             });
             last.ping();
             assert_eq!(last.ask("OPEN last"), "open");

@@ -121,7 +121,7 @@ fn a_connection_whose_reply_nobody_reads_is_killed_at_once(setup: Setup) {
     let (mut client, witness) = victim(&server);
     client.send("BIG 50000000");
     until("its reply waits", || {
-        server.state(client.id) == Some("writing")
+        server.state(client.id) == Some("flushing")
     });
     kill(&server, &client);
     was_killed(server, witness);

@@ -218,7 +218,7 @@ fn slow_reader(setup: Setup, bound: usize) -> (Harness, Client) {
     client.send(&format!("BIG {SIZE}"));
     client.read_big(0, 1000);
     until("the rest waits for it", || {
-        server.state(client.id) == Some("writing")
+        server.state(client.id) == Some("flushing")
             || server.stats().waits.iter().any(|w| w.count > 0)
     });
     (server, client)
@@ -247,7 +247,7 @@ fn a_slow_reader_holds_no_thread(setup: Setup) {
     for _ in 0..50 {
         server.client().ping();
     }
-    assert_eq!(server.state(client.id), Some("writing"));
+    assert_eq!(server.state(client.id), Some("flushing"));
     client.read_big(1000, SIZE);
     assert_eq!(client.line(), "");
     server.finish();

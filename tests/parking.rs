@@ -553,7 +553,7 @@ fn a_stream_that_nobody_reads_holds_no_thread(setup: Setup) {
     let group = server.group();
     assert_eq!((group.active, group.waiting, group.long), (0, 0, 0));
     assert!(group.has_listener, "{group:?}");
-    assert_eq!(server.state(client.id), Some("writing"));
+    assert_eq!(server.state(client.id), Some("flushing"));
     client.read_big(0, KILOBYTES * 1024);
     assert_eq!(client.line(), "");
     // It never waited in a write.
@@ -739,7 +739,7 @@ fn a_thousand_parked_connections_hold_no_thread(setup: Setup) {
     }
     until("all are parked", || {
         let all = server.handle.connections();
-        all.iter().all(|info| info.state == "parked")
+        all.iter().all(|info| info.state.name() == "parked")
     });
     until("their threads have nothing to do", || {
         let group = server.group();

@@ -18,6 +18,7 @@ use crate::mutant;
 use crate::port::Readiness;
 use crate::sched::{Nanos, Turn};
 use crate::sync::Mutex;
+use crate::wait::WaitKind;
 
 /// How far a kernel is taken.
 #[derive(Clone, Copy)]
@@ -172,10 +173,10 @@ fn a_worker_whose_time_is_over_as_it_is_called_comes() {
                             CLOSED
                         });
                     }
-                    group.wait_begin(me(), None);
+                    group.wait_begin(me(), WaitKind::Unknown, None);
                     hire.tick();
                     ran.wait_for(1);
-                    group.wait_end(me());
+                    group.wait_end(me(), Nanos(0));
                     done.up();
                     CLOSED
                 });
@@ -224,9 +225,9 @@ fn work_behind_a_listener_that_was_rung_is_called_for() {
             let (weak, second) = (Arc::downgrade(&group), second.clone());
             attach(&group, move |_, _| {
                 let group = weak.upgrade().expect("it runs this");
-                group.wait_begin(me(), None);
+                group.wait_begin(me(), WaitKind::Unknown, None);
                 second.wait_for(1);
-                group.wait_end(me());
+                group.wait_end(me(), Nanos(0));
                 CLOSED
             });
         }
@@ -240,9 +241,9 @@ fn work_behind_a_listener_that_was_rung_is_called_for() {
                     ran.up();
                     CLOSED
                 });
-                group.wait_begin(me(), None);
+                group.wait_begin(me(), WaitKind::Unknown, None);
                 third.wait_for(1);
-                group.wait_end(me());
+                group.wait_end(me(), Nanos(0));
                 CLOSED
             });
         }
@@ -264,9 +265,9 @@ fn work_that_comes_as_the_listener_leaves_the_poller_is_run() {
             attach(&group, move |_, wake| {
                 if wake.ready.input() {
                     let group = weak.upgrade().expect("it runs this");
-                    group.wait_begin(me(), None);
+                    group.wait_begin(me(), WaitKind::Unknown, None);
                     ran.wait_for(1);
-                    group.wait_end(me());
+                    group.wait_end(me(), Nanos(0));
                     done.up();
                 }
                 IDLE
@@ -308,9 +309,9 @@ fn a_command_that_waits_leaves_nobodys_input_unseen() {
                 attach(&group, move |_, wake| {
                     if wake.ready.input() {
                         let group = weak.upgrade().expect("it runs this");
-                        group.wait_begin(me(), None);
+                        group.wait_begin(me(), WaitKind::Unknown, None);
                         seen.wait_for(1);
-                        group.wait_end(me());
+                        group.wait_end(me(), Nanos(0));
                         done.up();
                     }
                     IDLE
@@ -875,9 +876,9 @@ fn a_holder_gets_a_thread_beyond_the_cap() {
         attach(&group, move |_, _| {
             let group = weak.upgrade().expect("it runs this");
             group.poke(holder);
-            group.wait_begin(me(), None);
+            group.wait_begin(me(), WaitKind::Unknown, None);
             ran.wait_for(1);
-            group.wait_end(me());
+            group.wait_end(me(), Nanos(0));
             group.stop();
             CLOSED
         });

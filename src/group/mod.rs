@@ -7,13 +7,15 @@
 //! The lock is a leaf: nothing else is locked, created or called while it is held, so
 //! [`wait_begin`](Group::wait_begin) may be called under any lock of the user's. It is held for the
 //! length of a move in `sched`, which is some tens of nanoseconds but for a harvest (as long as
-//! the batch) and a sweep (as long as the table).
+//! the batch) and a sweep (as long as the table). Whoever only looks takes it once for each
+//! [`LOOK`](see::LOOK) entries.
 
 #[cfg(all(test, any(loom, shuttle)))]
 mod fakes;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod monitor;
+pub(crate) mod see;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 pub(crate) mod worker;
@@ -25,16 +27,23 @@ use crossbeam::utils::CachePadded;
 
 use crate::mutant;
 use crate::port::Doors;
-use crate::sched::{Actions, Bounds, Call, Key, Lane, Nanos, State, Ticket, Turn, Wake, WorkerId};
+use crate::sched::{Actions, Bounds, Call, Key, Nanos, State, Ticket, Turn, Wake, WorkerId};
 use crate::stats::GroupStats;
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::wait::WaitKind;
 
 use monitor::Bell;
+use see::Meters;
 
 /// A connection as the group sees it: something that takes a turn. Exactly one worker has it then.
 pub(crate) trait Task<I>: Send {
     /// What a worker lends to each connection that it runs: buffers.
     type Desk: Default;
+
+    /// Its connection's id, for those who look at the group.
+    fn id(&mut self) -> u64 {
+        0
+    }
 
     /// Runs the connection. Called without any lock. Must not panic.
     fn turn(
@@ -61,9 +70,22 @@ struct Guarded<T> {
     sched: State<T>,
     /// Where each worker sleeps, by its index.
     beds: Vec<Arc<Condvar>>,
+    /// For what each worker waits, by its index, if it does.
+    waits: Vec<WaitKind>,
+    /// The ids of the connections, by their slots.
+    ids: Vec<u64>,
+    meters: Box<Meters>,
 }
 
 impl<T> Guarded<T> {
+    /// Says whose slot this is from now on.
+    fn name(&mut self, key: Key, id: u64) {
+        if self.ids.len() <= key.slot() {
+            self.ids.resize(key.slot() + 1, 0);
+        }
+        self.ids[key.slot()] = id;
+    }
+
     fn beds_of(&self, workers: &[WorkerId]) -> Vec<Arc<Condvar>> {
         let beds = workers.iter().map(|w| self.beds[w.index()].clone());
         beds.collect()
@@ -86,6 +108,9 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
             guarded: CachePadded::new(Mutex::new(Guarded {
                 sched: State::new(bounds),
                 beds: Vec::new(),
+                waits: Vec::new(),
+                ids: Vec::new(),
+                meters: Box::default(),
             })),
             bell,
             doors,
@@ -98,10 +123,12 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     }
 
     /// Gives a new connection to the group; a group that is stopping gives it back.
-    pub(crate) fn attach(&self, task: T) -> Result<Key, T> {
+    pub(crate) fn attach(&self, mut task: T) -> Result<Key, T> {
+        let id = task.id();
         let now = self.now();
         let mut guard = self.guarded.lock();
         let (key, actions) = guard.sched.attach(task, now)?;
+        guard.name(key, id);
         self.perform(guard, actions);
         Ok(key)
     }
@@ -162,16 +189,6 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         }
     }
 
-    /// Who is queued: which lane, which connection, for how long.
-    pub(crate) fn queued(&self) -> Vec<(Lane, Key, Nanos)> {
-        let now = self.now();
-        let mut queued = self.guarded.lock().sched.queued();
-        for (_, _, at) in &mut queued {
-            *at = now.since(*at);
-        }
-        queued
-    }
-
     /// Closes idle connections, and each other one when it comes to rest between commands.
     pub(crate) fn drain(&self) {
         let now = self.now();
@@ -201,9 +218,11 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
 
     /// The command on `worker` is about to block. A leaf: callable under any lock of the user's.
     /// `holder`: the id of the connection that it waits for, if that is known.
-    pub(crate) fn wait_begin(&self, worker: WorkerId, holder: Option<u64>) {
+    pub(crate) fn wait_begin(&self, worker: WorkerId, kind: WaitKind, holder: Option<u64>) {
         let now = self.now();
         let mut guard = self.guarded.lock();
+        guard.waits[worker.index()] = kind;
+        guard.meters.waits(kind);
         let mut actions = guard.sched.wait_begin(worker, holder, now);
         if mutant::is("a_wait_calls_nobody") {
             actions.call = Call::Nobody;
@@ -211,10 +230,13 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         self.perform(guard, actions);
     }
 
-    /// The command on `worker` goes on.
-    pub(crate) fn wait_end(&self, worker: WorkerId) {
+    /// The command on `worker` goes on, after so long.
+    pub(crate) fn wait_end(&self, worker: WorkerId, waited: Nanos) {
         let now = self.now();
-        self.guarded.lock().sched.wait_end(worker, now);
+        let mut guard = self.guarded.lock();
+        guard.sched.wait_end(worker, now);
+        let kind = guard.waits[worker.index()];
+        guard.meters.waited(kind, waited);
     }
 
     /// The command on `worker` will be long.
@@ -236,6 +258,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let worker = guard.sched.spawning(now, due_to_stall, excess);
         if guard.beds.len() <= worker.index() {
             guard.beds.push(Arc::default());
+            guard.waits.push(WaitKind::Unknown);
         }
         worker
     }

@@ -9,9 +9,9 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::{Group, Task};
+use super::{Group, Guarded, Task};
 use crate::mutant;
-use crate::port::{Doors, Threads};
+use crate::port::{Doors, Report, Threads};
 use crate::sched::{Call, Nanos, Suspect, WorkerId};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
@@ -188,6 +188,9 @@ where
         for (index, tick) in ticks.iter().enumerate() {
             again |= tick.again;
             found |= tick.spawn || tick.called || !tick.suspects.is_empty();
+            for report in &tick.reports {
+                self.threads.report(index, *report);
+            }
             self.look_at(index, &tick.suspects);
             if !tick.spawn {
                 continue;
@@ -201,6 +204,8 @@ where
             } else if self.groups[index].capped() && !mutant::is("a_holder_keeps_to_the_cap") {
                 total += 1;
                 self.spawn(index, tick.due_to_stall, true);
+            } else {
+                self.threads.report(index, Report::Capped);
             }
         }
         Seen { again, found }
@@ -223,19 +228,29 @@ where
     fn look_at(&self, index: usize, suspects: &[Suspect]) {
         for suspect in suspects {
             let blocked = self.threads.is_blocked(index, suspect.worker);
-            self.groups[index].judge(*suspect, blocked);
+            if let Some(report) = self.groups[index].judge(*suspect, blocked) {
+                self.threads.report(index, report);
+            }
         }
     }
 
     fn spawn(&self, index: usize, due_to_stall: bool, excess: bool) {
         let group = &self.groups[index];
         let worker = group.spawning(due_to_stall, excess);
-        if self.threads.spawn(index, worker).is_err()
-            && !mutant::is("a_failed_thread_stays_counted")
-        {
-            let retry = group.now().after(Nanos::from_duration(RETRY));
-            group.spawn_failed(worker, retry);
-        }
+        let report = match self.threads.spawn(index, worker) {
+            Ok(()) => Report::Created {
+                due_to_stall,
+                excess,
+            },
+            Err(error) => {
+                if !mutant::is("a_failed_thread_stays_counted") {
+                    let retry = group.now().after(Nanos::from_duration(RETRY));
+                    group.spawn_failed(worker, retry);
+                }
+                Report::CreationFailed(error.kind())
+            }
+        };
+        self.threads.report(index, report);
     }
 }
 
@@ -258,6 +273,7 @@ struct Tick {
     /// Of these, beyond the cap.
     excess: usize,
     suspects: Vec<Suspect>,
+    reports: Vec<Report>,
 }
 
 impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
@@ -265,7 +281,10 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         self.ticks.fetch_add(1, Relaxed);
         let now = self.now();
         let mut guard = self.guarded.lock();
+        let (stalls, _) = guard.sched.troubles();
         let actions = guard.sched.tick(now);
+        let stalls = guard.sched.troubles().0 - stalls;
+        let suspects = guard.sched.suspects(now);
         let tick = Tick {
             spawn: actions.call == Call::Spawn,
             called: actions.call != Call::Nobody,
@@ -273,7 +292,8 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
             again: actions.tick,
             threads: guard.sched.threads(),
             excess: guard.sched.excess(),
-            suspects: guard.sched.suspects(now),
+            reports: guard.reports(stalls, &suspects, now),
+            suspects,
         };
         // The monitor is who would be rung.
         let call = match actions.call {
@@ -297,10 +317,45 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         self.guarded.lock().sched.limit_excess(excess);
     }
 
-    fn judge(&self, suspect: Suspect, blocked: bool) {
+    /// What there is to say of it, if it has just been found blocked.
+    fn judge(&self, suspect: Suspect, blocked: bool) -> Option<Report> {
         let now = self.now();
         let mut guard = self.guarded.lock();
+        let (_, before) = guard.sched.troubles();
         let actions = guard.sched.judge(suspect, blocked, now);
+        let detected = guard.sched.troubles().1 > before;
+        let report = detected.then(|| Report::Detected {
+            id: suspect.conn.map(|key| guard.id(key)),
+            time: now.since(suspect.started).0,
+        });
         self.perform(guard, actions);
+        report
+    }
+}
+
+impl<T> Guarded<T> {
+    /// What there is to say after a tick in which so many commands were found to have run past the
+    /// stall bound: those of the suspects that have started last.
+    fn reports(&self, stalls: u64, suspects: &[Suspect], now: Nanos) -> Vec<Report> {
+        let mut reports = Vec::new();
+        if stalls > 0 {
+            let mut stalled: Vec<&Suspect> = suspects.iter().collect();
+            stalled.sort_unstable_by_key(|suspect| std::cmp::Reverse(suspect.started));
+            for suspect in stalled.into_iter().take(stalls.min(8) as usize) {
+                reports.push(Report::Stalled {
+                    id: suspect.conn.map(|key| self.id(key)),
+                    time: now.since(suspect.started).0,
+                });
+            }
+            if reports.is_empty() {
+                // MariaDB's policy finds a group stalled, and no command of it.
+                reports.push(Report::Stalled { id: None, time: 0 });
+            }
+        }
+        if let Some((time, queued)) = self.sched.overload(now) {
+            let time = time.0;
+            reports.push(Report::Overloaded { time, queued });
+        }
+        reports
     }
 }

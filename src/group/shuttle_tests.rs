@@ -20,6 +20,7 @@ use super::fakes::{
 use crate::mutant;
 use crate::port::Readiness;
 use crate::sched::{Key, Nanos, Turn, Wake};
+use crate::wait::WaitKind;
 
 const SCHEDULE: &str = "THREAD_GROUP_SCHEDULE";
 const SCHEDULES: usize = 3000;
@@ -93,9 +94,9 @@ fn everything_at_once() {
             attach_until_closed(&group, &closed, move |_, wake| {
                 if wake.ready.input() {
                     let group = weak.upgrade().expect("it runs this");
-                    group.wait_begin(me(), None);
+                    group.wait_begin(me(), WaitKind::Unknown, None);
                     seen.wait_for(2);
-                    group.wait_end(me());
+                    group.wait_end(me(), Nanos(0));
                     waited.up();
                 }
                 IDLE

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::see::Meters;
 use super::{Group, Task};
 use crate::mutant;
 use crate::port::Doors;
@@ -20,6 +21,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let mut watch = Watch::new(self);
         let mut guard = self.guarded.lock();
         let bed = Arc::clone(&guard.beds[me.index()]);
+        guard.came(me, watch.now);
         loop {
             let (step, mut actions) = guard.sched.take(me, watch.now);
             match step {
@@ -27,13 +29,19 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     key,
                     mut task,
                     wake,
+                    lane,
+                    queued,
                 }) => {
+                    guard.meters.dequeued(lane, queued);
                     let ticking = actions.tick;
                     actions.tick &= !mutant::is("who_leaves_the_poller_does_not_ring");
                     self.perform(guard, actions);
                     let turn = task.turn(key, wake, watch.now, self.doors.interest(), &mut desk);
-                    watch.turn_ended(self, ticking);
+                    let measured = watch.turn_ended(self, ticking, turn.calls);
                     guard = self.guarded.lock();
+                    if let Some((time, commands)) = measured {
+                        guard.meters.ran(time, commands);
+                    }
                     if let Some(gone) = guard.sched.settle(me, key, task, turn, watch.now) {
                         drop(guard);
                         gone.left();
@@ -41,13 +49,16 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                     }
                 }
                 Step::Poll { block } => {
+                    watch.rest(&mut guard.meters);
                     self.perform(guard, actions);
                     self.doors.poll(block, &mut events);
                     watch.look(self);
                     guard = self.guarded.lock();
+                    guard.rung(watch.now);
                     guard.sched.harvested(me, events.drain(..), watch.now);
                 }
                 Step::Park(time) => {
+                    watch.rest(&mut guard.meters);
                     if mutant::is("a_worker_parks_out_of_the_lock") {
                         drop(guard);
                         guard = self.guarded.lock();
@@ -58,6 +69,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
                         bed.wait_for(&mut guard, until.since(watch.now).to_duration());
                         watch.look(self);
                     }
+                    guard.came(me, watch.now);
                     if !guard.sched.slept(me, watch.now >= until) {
                         return;
                     }
@@ -87,6 +99,10 @@ struct Watch {
     turns: u32,
     skips: u32,
     ticks: u32,
+    /// Commands of those turns.
+    commands: u32,
+    /// How long those that were measured last took at the mean.
+    mean: Nanos,
 }
 
 /// Turns without a look in between, if each is shorter than `SHORT`; under the model checker none.
@@ -106,6 +122,8 @@ impl Watch {
             turns: 0,
             skips: 0,
             ticks: 0,
+            commands: 0,
+            mean: Nanos(0),
         }
     }
 
@@ -113,19 +131,42 @@ impl Watch {
         self.now = group.now();
         self.looked_at = self.now;
         self.turns = 0;
+        self.commands = 0;
     }
 
-    fn turn_ended<D: Doors, T: Task<D::Interest>>(&mut self, group: &Group<D, T>, ticking: bool) {
+    /// If it looked, how long the commands since the last look took at the mean, and how many they
+    /// were.
+    fn turn_ended<D: Doors, T: Task<D::Interest>>(
+        &mut self,
+        group: &Group<D, T>,
+        ticking: bool,
+        commands: u32,
+    ) -> Option<(Nanos, u32)> {
         self.turns += 1;
+        self.commands += commands;
         // Relaxed: one that is seen late is seen after the next turn.
         let ticks = group.ticks.load(Relaxed);
         if ticking && self.turns <= self.skips && ticks == self.ticks {
-            return;
+            return None;
         }
         self.ticks = ticks;
-        let (before, turns) = (self.looked_at, u64::from(self.turns));
+        let (before, turns, commands) = (self.looked_at, u64::from(self.turns), self.commands);
         self.look(group);
-        let short = self.now.since(before).0 < SHORT.0 * turns;
-        self.skips = if short { SKIPS } else { 0 };
+        let time = self.now.since(before).0;
+        self.skips = if time < SHORT.0 * turns { SKIPS } else { 0 };
+        match commands {
+            0 => return None,
+            1 => self.mean = Nanos(time),
+            _ => self.mean = Nanos(time / u64::from(commands)),
+        }
+        Some((self.mean, commands))
+    }
+
+    /// The worker has nothing to run. Commands since the last look, of which no look will tell, took as
+    /// long as those before them: else there would have been a tick.
+    fn rest(&mut self, meters: &mut Meters) {
+        if self.commands > 0 {
+            meters.ran(self.mean, std::mem::take(&mut self.commands));
+        }
     }
 }

@@ -111,11 +111,11 @@ pub(super) fn call<T>(s: &mut State<T>, now: Nanos) -> Call {
     if !work && !unwatched(s, now) {
         return call_excess(s, now);
     }
-    if let Some(call) = s.call_parked() {
+    if let Some(call) = s.call_parked(now) {
         return call;
     }
     if work && s.crew.listener().is_some() {
-        return s.call_poller();
+        return s.call_poller(now);
     }
     s.call_spawn()
 }
@@ -132,7 +132,7 @@ fn too_many<T>(s: &State<T>, now: Nanos) -> bool {
 /// A listener beyond the cap would stay for ever.
 fn call_excess<T>(s: &mut State<T>, now: Nanos) -> Call {
     if too_many(s, now) && s.crew.listener().is_some() {
-        s.call_poller()
+        s.call_poller(now)
     } else {
         Call::Nobody
     }

@@ -5,8 +5,8 @@
 //! it to *coming* on the spot: the call is a token that a time-out cannot override, and nobody is
 //! called twice for one need.
 
-use super::Nanos;
 use super::table::Key;
+use super::{NEVER, Nanos};
 use crate::mutant;
 
 /// A worker's place in the crew; reused after the worker has left.
@@ -23,11 +23,13 @@ impl WorkerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub(crate) worker: WorkerId,
-    started: Nanos,
+    /// Whose command it is.
+    pub(crate) conn: Option<Key>,
+    pub(crate) started: Nanos,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+pub(crate) enum At {
     /// No such worker.
     Free,
     /// Its thread is being created.
@@ -44,7 +46,7 @@ enum At {
 
 /// What a command that runs counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     /// It has a slot.
     Slot,
     /// It has given up its slot for taking long.
@@ -73,6 +75,23 @@ struct Worker {
     started: Nanos,
     /// Waiting: how long the command had been running.
     ran: Nanos,
+    /// Waiting: since when. Starting and coming: when it was called.
+    since: Nanos,
+}
+
+/// A worker, as [`State::see_crew`](super::State::see_crew) shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeenWorker {
+    pub(crate) worker: WorkerId,
+    pub(crate) at: At,
+    /// Running or waiting: what its command counts as, for which connection, and when it started,
+    /// moved forward by the time that it has waited.
+    pub(crate) kind: Kind,
+    pub(crate) conn: Option<Key>,
+    pub(crate) started: Nanos,
+    /// Waiting: since when, and for which connection, by its id, if it has said so.
+    pub(crate) since: Nanos,
+    pub(crate) waits_for: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -208,6 +227,7 @@ impl Crew {
                 detected_at: now,
                 started: now,
                 ran: Nanos(0),
+                since: now,
             });
             WorkerId(
                 u32::try_from(self.workers.len() - 1).expect("more workers than threads can exist"),
@@ -215,6 +235,7 @@ impl Crew {
         });
         let w = self.at(worker);
         w.at = At::Starting;
+        w.since = now;
         // What it is created for, should it fail.
         w.holder = excess;
         self.starting += 1;
@@ -377,6 +398,7 @@ impl Crew {
         debug_assert_eq!(w.at, At::Running);
         w.at = At::Waiting;
         w.waits_for = holder;
+        w.since = now;
         w.ran = now.since(w.started);
         let kind = w.kind;
         if kind == Kind::Detected {
@@ -443,6 +465,7 @@ impl Crew {
             .filter(|(_, w)| w.at == At::Running && now.since(w.started) >= bound)
             .map(|(worker, w)| Suspect {
                 worker,
+                conn: w.conn,
                 started: w.started,
             })
             .collect()
@@ -484,9 +507,11 @@ impl Crew {
 
     // ---- calls ----
 
-    pub(super) fn call_parked(&mut self) -> Option<WorkerId> {
+    pub(super) fn call_parked(&mut self, now: Nanos) -> Option<WorkerId> {
         let worker = self.parked.pop()?;
-        self.at(worker).at = At::Coming;
+        let w = self.at(worker);
+        w.at = At::Coming;
+        w.since = now;
         self.woken += 1;
         Some(worker)
     }
@@ -497,7 +522,7 @@ impl Crew {
     }
 
     pub(super) fn call_all(&mut self) -> Vec<WorkerId> {
-        std::iter::from_fn(|| self.call_parked()).collect()
+        std::iter::from_fn(|| self.call_parked(NEVER)).collect()
     }
 
     /// Whether the monitor is to be asked for a thread: once for each look that it takes.
@@ -507,6 +532,32 @@ impl Crew {
 
     pub(super) fn tick_seen(&mut self) {
         self.asked = false;
+    }
+
+    // ---- what there is to see ----
+
+    /// When a worker was called, or its thread asked for, if it has come for work and not looked yet.
+    pub(super) fn called_at(&self, worker: WorkerId) -> Option<Nanos> {
+        let w = &self.workers[worker.index()];
+        let comes = matches!(w.at, At::Starting | At::Coming) && w.since != NEVER;
+        comes.then_some(w.since)
+    }
+
+    /// Workers from this index on, as many as there is room for. Returns where to go on.
+    pub(super) fn see(&self, from: usize, into: &mut Vec<SeenWorker>) -> Option<usize> {
+        let to = self.workers.len().min(from + into.capacity() - into.len());
+        let ids = (0..).map(WorkerId).zip(&self.workers);
+        let seen = ids.take(to).skip(from).map(|(worker, w)| SeenWorker {
+            worker,
+            at: w.at,
+            kind: w.kind,
+            conn: w.conn,
+            started: w.started,
+            since: w.since,
+            waits_for: w.waits_for,
+        });
+        into.extend(seen.filter(|w| w.at != At::Free));
+        (to < self.workers.len()).then_some(to)
     }
 }
 

@@ -20,6 +20,14 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Holding,
+        Self::Control,
+        Self::High,
+        Self::Low,
+        Self::Long,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Holding => "holding",
@@ -61,15 +69,7 @@ impl LaneSet {
 
     /// The most urgent one.
     fn first(self) -> Option<Lane> {
-        [
-            Lane::Holding,
-            Lane::Control,
-            Lane::High,
-            Lane::Low,
-            Lane::Long,
-        ]
-        .get(self.0.trailing_zeros() as usize)
-        .copied()
+        Lane::ALL.get(self.0.trailing_zeros() as usize).copied()
     }
 }
 
@@ -103,15 +103,21 @@ impl Lanes {
 
     /// Takes the next connection: holders and control first, then whoever has waited for `kickup`
     /// in a lower lane (the oldest such), then high, low, long.
-    pub(super) fn pop(&mut self, from: LaneSet, now: Nanos, kickup: Nanos) -> Option<(Lane, Key)> {
+    /// Says since when it has waited too.
+    pub(super) fn pop(
+        &mut self,
+        from: LaneSet,
+        now: Nanos,
+        kickup: Nanos,
+    ) -> Option<(Lane, Key, Nanos)> {
         let open = self.filled.and(from);
         let mut lane = open.first()?;
         if matches!(lane, Lane::High | Lane::Low) && open != LaneSet::of(lane) {
             lane = self.aged(open, now, kickup).unwrap_or(lane);
         }
-        let (key, _) = self.lane(lane).pop_front()?;
+        let (key, at) = self.lane(lane).pop_front()?;
         self.popped(lane);
-        Some((lane, key))
+        Some((lane, key, at))
     }
 
     fn popped(&mut self, lane: Lane) {
@@ -171,18 +177,32 @@ impl Lanes {
         *self = Self::default();
     }
 
+    /// Since when whoever has waited longest in a lane has waited.
+    pub(super) fn oldest(&self, lane: Lane) -> Option<Nanos> {
+        self.lanes[lane as usize].front().map(|(_, at)| *at)
+    }
+
+    /// Who is in a lane from this place on, each with when it came, as many as there is room for.
+    /// Returns where to go on.
+    pub(super) fn see(
+        &self,
+        lane: Lane,
+        from: usize,
+        into: &mut Vec<(Key, Nanos)>,
+    ) -> Option<usize> {
+        let queue = &self.lanes[lane as usize];
+        let to = queue.len().min(from + into.capacity() - into.len());
+        into.extend(queue.range(from.min(to)..to));
+        (to < queue.len()).then_some(to)
+    }
+
     /// Everybody, lane by lane, each with when it came.
+    #[cfg(all(any(test, feature = "walk"), not(loom)))]
     pub(super) fn entries(&self) -> impl Iterator<Item = (Lane, Key, Nanos)> {
-        [
-            Lane::Holding,
-            Lane::Control,
-            Lane::High,
-            Lane::Low,
-            Lane::Long,
-        ]
-        .into_iter()
-        .zip(&self.lanes)
-        .flat_map(|(lane, queue)| queue.iter().map(move |(key, at)| (lane, *key, *at)))
+        Lane::ALL
+            .into_iter()
+            .zip(&self.lanes)
+            .flat_map(|(lane, queue)| queue.iter().map(move |(key, at)| (lane, *key, *at)))
     }
 }
 
@@ -198,7 +218,7 @@ mod tests {
 
     fn drained(lanes: &mut Lanes, from: LaneSet, now: Nanos) -> Vec<Key> {
         std::iter::from_fn(|| lanes.pop(from, now, Nanos(1000)))
-            .map(|(_, key)| key)
+            .map(|(_, key, _)| key)
             .collect()
     }
 

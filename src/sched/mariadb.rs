@@ -82,7 +82,7 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
         }
         Harvest::Leave => {
             let poll = s.poll(worker, true);
-            let call = leave(s);
+            let call = leave(s, now);
             s.mariadb.queued = s.lanes.len();
             return (poll, call);
         }
@@ -92,7 +92,7 @@ pub(super) fn next_step<T>(s: &mut State<T>, worker: WorkerId, now: Nanos) -> (S
     let brought = s.mariadb.queued == 0 && s.lanes.len() > 0;
     if brought && s.crew.listener().is_none() {
         // Which is this one, and what else there is comes with it.
-        return (s.poll(worker, true), s.call_poller());
+        return (s.poll(worker, true), s.call_poller(now));
     }
     // The listener would take it in spite of the gate, and this one its place in the poller.
     let passes = brought && !s.bounds.dedicated_listener;
@@ -139,7 +139,7 @@ pub(super) fn call<T>(s: &mut State<T>, cause: Cause, now: Nanos) -> Call {
         return Call::Nobody;
     }
     let missing = match cause {
-        Cause::Report => return report(s),
+        Cause::Report => return report(s, now),
         Cause::Arrival => {
             // Groups without connections have no ticks. And with this one alone there is nobody to
             // whom a tick could matter.
@@ -160,26 +160,26 @@ pub(super) fn call<T>(s: &mut State<T>, cause: Cause, now: Nanos) -> Call {
 
 /// What a move may have queued that MariaDB's listener would hear of from its poller: it is rung
 /// where it would take it, and otherwise done for what it would do.
-fn report<T>(s: &mut State<T>) -> Call {
+fn report<T>(s: &mut State<T>, now: Nanos) -> Call {
     let before = s.mariadb.queued;
     if s.lanes.len() <= before || s.crew.listener().is_none() {
         return Call::Nobody;
     }
     s.mariadb.queued = s.lanes.len();
     if before == 0 && !s.bounds.dedicated_listener {
-        s.call_poller()
+        s.call_poller(now)
     } else {
-        leave(s)
+        leave(s, now)
     }
 }
 
 /// A listener leaves to others what it has brought: it wakes somebody if nobody is engaged, but
 /// creates a thread only if it is alone.
-fn leave<T>(s: &mut State<T>) -> Call {
+fn leave<T>(s: &mut State<T>, now: Nanos) -> Call {
     if s.lanes.len() == 0 || engaged(s) > 0 {
         return Call::Nobody;
     }
-    match s.call_parked() {
+    match s.call_parked(now) {
         Some(call) => call,
         None if s.crew.threads() == 1 => create(s),
         None => Call::Nobody,
@@ -191,7 +191,7 @@ fn wake_or_create<T>(s: &mut State<T>, now: Nanos) -> Call {
         // That one is on the way.
         return Call::Nobody;
     }
-    if let Some(call) = s.call_parked() {
+    if let Some(call) = s.call_parked(now) {
         return call;
     }
     if s.crew.threads() > s.table.len() {
@@ -249,7 +249,7 @@ pub(super) fn tick<T>(s: &mut State<T>, now: Nanos) -> Call {
         Call::Spawn
     } else if call == Call::Nobody {
         // Deadlines may have passed.
-        report(s)
+        report(s, now)
     } else {
         call
     }

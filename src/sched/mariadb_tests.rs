@@ -370,7 +370,7 @@ fn age_moves_a_command_to_the_tail_of_the_high_lane_and_only_at_a_tick() {
     assert_eq!((pool.lane(1), pool.lane(late)), ("low", "high"));
     gate(&mut pool);
     pool.pass_until_the_tick();
-    let order: Vec<Key> = pool.sched.queued().iter().map(|(_, key, _)| *key).collect();
+    let order: Vec<Key> = pool.sched.lanes.entries().map(|(_, key, _)| key).collect();
     assert_eq!(pool.lane(1), "high");
     assert_eq!(order, [pool.keys[late], pool.keys[1]]);
 }

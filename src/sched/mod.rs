@@ -42,11 +42,11 @@ use crate::port::{Event, Readiness};
 use crate::stats::GroupStats;
 
 use crew::Crew;
-pub(crate) use crew::{Suspect, WorkerId};
+pub(crate) use crew::{At, Kind, SeenWorker, Suspect, WorkerId};
 pub(crate) use lanes::Lane;
 use lanes::{LaneSet, Lanes};
-use table::{Due, Phase, Slot, Table};
-pub(crate) use table::{Key, Wake};
+use table::{Due, Slot, Table};
+pub(crate) use table::{Key, Phase, SeenConn, Wake};
 use timers::Timers;
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
@@ -163,6 +163,9 @@ pub(crate) struct Job<T> {
     pub(crate) key: Key,
     pub(crate) task: T,
     pub(crate) wake: Wake,
+    /// In which lane it was queued, and for how long.
+    pub(crate) lane: Lane,
+    pub(crate) queued: Nanos,
 }
 
 /// What a worker does next.
@@ -237,6 +240,9 @@ pub(crate) struct State<T> {
     kicked_up_at: Nanos,
     /// When threads of commands past the stall bound were last looked at.
     judged_at: Nanos,
+    /// Who was the last to listen, and when whoever listens was rung, for measuring.
+    listened: Option<WorkerId>,
+    rung_at: Nanos,
     /// What only MariaDB's policy remembers.
     mariadb: mariadb::Counters,
     stats: GroupStats,
@@ -259,6 +265,8 @@ impl<T> State<T> {
             due_moved: false,
             kicked_up_at: Nanos(0),
             judged_at: Nanos(0),
+            listened: None,
+            rung_at: NEVER,
             mariadb: mariadb::Counters::default(),
             stats: GroupStats::default(),
         }
@@ -436,18 +444,28 @@ impl<T> State<T> {
         kickup: Nanos,
         now: Nanos,
     ) -> Option<(Step<T>, bool)> {
-        let (lane, key) = self.lanes.pop(from, now, kickup)?;
+        let (lane, key, at) = self.lanes.pop(from, now, kickup)?;
         let suspect = self.table.was_long(key);
         let (task, wake) = self.table.take(key);
         self.crew
             .run(worker, key, lane == Lane::Holding, suspect, now);
         self.stats.dequeues += 1;
-        Some((Step::Run(Job { key, task, wake }), suspect))
+        let job = Job {
+            key,
+            task,
+            wake,
+            lane,
+            queued: now.since(at),
+        };
+        Some((Step::Run(job), suspect))
     }
 
     fn poll(&mut self, worker: WorkerId, block: bool) -> Step<T> {
+        self.rung_at = NEVER;
         if block {
             self.stats.polls_by_listener += 1;
+            self.stats.handovers += u64::from(self.listened != Some(worker));
+            self.listened = Some(worker);
         } else {
             self.stats.polls_by_worker += 1;
         }
@@ -518,6 +536,7 @@ impl<T> State<T> {
     ) -> Option<T> {
         self.unblocked(worker, now);
         let was_long = self.crew.finish(worker, now, self.bounds.stall_limit);
+        self.stats.long_commands += u64::from(was_long);
         self.stats.commands += u64::from(turn.calls);
         if turn.end == End::Closed {
             self.table.remove(key);
@@ -657,6 +676,7 @@ impl<T> State<T> {
     /// to it after `retry`.
     pub(crate) fn spawn_failed(&mut self, worker: WorkerId, retry: Nanos) {
         self.stats.creations -= 1;
+        self.stats.creation_failures += 1;
         self.crew.spawn_failed(worker, retry);
     }
 
@@ -716,9 +736,59 @@ impl<T> State<T> {
         }
     }
 
-    /// Who is queued: which lane, which connection, since when; most urgent first.
-    pub(crate) fn queued(&self) -> Vec<(Lane, Key, Nanos)> {
-        self.lanes.entries().collect()
+    // Each of these goes on where the last one has stopped, with as many as there is room for in
+    // `into`, so that nobody is held up for longer than that takes.
+
+    /// Who is in the table, from this slot on. Returns where to go on.
+    pub(crate) fn see_table(&self, from: usize, into: &mut Vec<SeenConn>) -> Option<usize> {
+        self.table.see(from, into)
+    }
+
+    /// Who is in a lane, and since when, from this place on. Returns where to go on.
+    pub(crate) fn see_lane(
+        &self,
+        lane: Lane,
+        from: usize,
+        into: &mut Vec<(Key, Nanos)>,
+    ) -> Option<usize> {
+        self.lanes.see(lane, from, into)
+    }
+
+    /// The workers from this index on. Returns where to go on.
+    pub(crate) fn see_crew(&self, from: usize, into: &mut Vec<SeenWorker>) -> Option<usize> {
+        self.crew.see(from, into)
+    }
+
+    /// When a worker that has not looked at the state yet was called, or its thread asked for.
+    pub(crate) fn called_at(&self, worker: WorkerId) -> Option<Nanos> {
+        self.crew.called_at(worker)
+    }
+
+    /// When whoever is in the poller was called from there, if it was.
+    pub(crate) fn rung_at(&self) -> Option<Nanos> {
+        (self.rung_at != NEVER).then_some(self.rung_at)
+    }
+
+    /// Commands that have run past the stall bound, and those that were found blocked.
+    pub(crate) fn troubles(&self) -> (u64, u64) {
+        (self.stats.stalls, self.stats.detected)
+    }
+
+    /// For how long the group has not got to somebody who may start, if that is longer than age may
+    /// become; and how many are queued.
+    pub(crate) fn overload(&self, now: Nanos) -> Option<(Nanos, usize)> {
+        let time = now.since(self.oldest_queued()?);
+        (time >= self.bounds.kickup).then_some((time, self.lanes.len()))
+    }
+
+    /// Since when whoever has waited longest of those that may start has waited, but for those that
+    /// wait at the bound on long commands.
+    fn oldest_queued(&self) -> Option<Nanos> {
+        Lane::ALL
+            .into_iter()
+            .filter(|lane| *lane != Lane::Long)
+            .filter_map(|lane| self.lanes.oldest(lane))
+            .min()
     }
 
     // ---- the policy's questions ----
@@ -780,15 +850,17 @@ impl<T> State<T> {
     // ---- what they have in common ----
 
     /// Calls a parked worker, if there is one.
-    fn call_parked(&mut self) -> Option<Call> {
-        let worker = self.crew.call_parked()?;
+    fn call_parked(&mut self, now: Nanos) -> Option<Call> {
+        let worker = self.crew.call_parked(now)?;
         self.stats.wakes += 1;
         Some(Call::Worker(worker))
     }
 
     /// Rings whoever is in the poller, once.
-    fn call_poller(&mut self) -> Call {
+    fn call_poller(&mut self, now: Nanos) -> Call {
         if self.crew.call_poller() {
+            self.stats.rings += 1;
+            self.rung_at = now;
             Call::Poller
         } else {
             Call::Nobody

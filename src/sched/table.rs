@@ -22,6 +22,11 @@ pub(crate) struct Key {
 compile_error!("a poller token must hold an index and a generation: 64-bit targets only");
 
 impl Key {
+    /// Its place in the table, which a later connection has too.
+    pub(crate) fn slot(self) -> usize {
+        self.index as usize
+    }
+
     pub(crate) fn to_token(self) -> usize {
         self.index as usize | (self.generation as usize) << 32
     }
@@ -94,6 +99,19 @@ impl Phase {
     pub(super) fn is_rest(self) -> bool {
         matches!(self, Self::Idle { .. } | Self::Flushing | Self::Parked)
     }
+}
+
+/// A connection, as [`State::see_table`](super::State::see_table) shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeenConn {
+    pub(crate) key: Key,
+    pub(crate) phase: Phase,
+    /// When it came to rest after its last command.
+    pub(crate) since: Nanos,
+    /// Where it queues, or would.
+    pub(crate) lane: Lane,
+    /// Others may be waiting for what its session holds.
+    pub(crate) holding: bool,
 }
 
 /// What is due with a connection that has rested for long enough.
@@ -399,6 +417,33 @@ impl<T> Table<T> {
         }
         self.resting = 0;
         taken
+    }
+
+    /// Connections from this slot on, as many slots as there is room for. Returns where to go on.
+    pub(super) fn see(&self, from: usize, into: &mut Vec<SeenConn>) -> Option<usize> {
+        let to = self.slots.len().min(from + into.capacity() - into.len());
+        for (index, slot) in (0..).zip(&self.slots).take(to).skip(from) {
+            if slot.phase != Phase::Free {
+                into.push(Self::seen(index, slot));
+            }
+        }
+        (to < self.slots.len()).then_some(to)
+    }
+
+    fn seen(index: u32, slot: &Slot<T>) -> SeenConn {
+        SeenConn {
+            key: Key {
+                index,
+                generation: slot.generation,
+            },
+            phase: slot.phase,
+            since: slot.since,
+            lane: match slot.phase {
+                Phase::Queued { lane } => lane,
+                _ => slot.urgency(),
+            },
+            holding: slot.holds(),
+        }
     }
 
     fn deadline(slot: &Slot<T>, bounds: &Bounds) -> Option<(Nanos, Due)> {

@@ -606,7 +606,9 @@ impl World {
         assert_eq!(self.workers[w], At::Asking);
         let (step, actions) = self.sched.take(self.id(w), now);
         self.workers[w] = match step {
-            Step::Run(Job { key, task, wake }) => {
+            Step::Run(Job {
+                key, task, wake, ..
+            }) => {
                 let slots = 1 + self.setup.bounds.oversubscribe;
                 assert!(self.is_mariadb() || self.sched.crew.active() <= slots);
                 let conn = &mut self.conns[task];

@@ -3,10 +3,12 @@
 mod accept;
 mod admin;
 pub(crate) mod bed;
+pub(crate) mod events;
 mod listen;
 mod pool;
 mod reconfigure;
 pub(crate) mod registry;
+mod see;
 mod thread_per_connection;
 mod threads;
 
@@ -20,19 +22,18 @@ use std::time::{Duration, Instant};
 use crate::config::{Limits, Scheduler};
 use crate::conn::{Conn, ConnHandle, ConnId, Shared};
 use crate::error::{AttachError, BuildError};
+use crate::event::{Event, EventKind};
 use crate::handler::{CloseReason, Handler, Refusal};
 use crate::os::bell::Bell;
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
-use crate::os::thread_state::ThreadId;
 use crate::serve::{Budget, Connection, Served};
-use crate::stats::{ConnInfo, QueueEntry, Stats, WaitStats};
 use crate::stream::{Listener, LocalAddr, Stream};
 use crate::sync::Mutex;
-use crate::wait::WaitKind;
 
 use accept::{Accepting, Listening};
 use admin::{Part, Side};
+use events::{Events, Hook};
 use listen::Record;
 pub use listen::{Listen, ListenerInfo, ListenerState};
 use pool::Pool;
@@ -57,6 +58,7 @@ pub struct ServerBuilder {
     scheduler: Scheduler,
     limits: Limits,
     listeners: Vec<Asked>,
+    on_event: Option<Hook>,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -66,6 +68,7 @@ impl fmt::Debug for ServerBuilder {
             .field("scheduler", &self.scheduler)
             .field("limits", &self.limits)
             .field("listeners", &listeners)
+            .field("on_event", &self.on_event.is_some())
             .finish()
     }
 }
@@ -80,6 +83,14 @@ impl ServerBuilder {
     /// Limits of each connection.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Whom to tell what an operator wants to know: a stall, a thread that could not be had, a client
+    /// that was refused. The [`event`](crate::event) module says what there is, which thread calls it, and
+    /// how often at most. The last one that is given counts.
+    pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Arc::new(hook));
         self
     }
 
@@ -159,7 +170,8 @@ impl ServerBuilder {
         };
         let main_bell = bell()?;
         let clock = Clock::start();
-        let registry = Arc::new(Registry::new(clock, Arc::clone(&main_bell)));
+        let events = Arc::new(Events::new(self.on_event));
+        let registry = Arc::new(Registry::new(clock, Arc::clone(&main_bell), events));
         let settings = Settings::new(self.scheduler, self.limits);
         let admin = if bound.iter().any(|(.., side, _)| *side == Side::Admin) {
             let bell = bell()?;
@@ -195,6 +207,7 @@ impl ServerBuilder {
             accepting: None,
             admin_accepting: None,
         };
+        server.tell_events()?;
         let mut main = Vec::new();
         let mut admin = Vec::new();
         for (index, (acceptor, record, side, admit)) in bound.into_iter().enumerate() {
@@ -320,6 +333,19 @@ impl Server {
         accepting.map_or_else(Vec::new, Accepting::hand_over)
     }
 
+    /// Starts to tell of events, if there is somebody to tell.
+    fn tell_events(&self) -> Result<(), BuildError> {
+        let registry = &self.handle.0.registry;
+        let panics = Arc::clone(registry);
+        registry
+            .events()
+            .start(move || panics.count_panic_silently())
+            .map_err(|source| BuildError::Resources {
+                what: "a thread",
+                source,
+            })
+    }
+
     /// Ends the server in stages, and says who was left at each.
     ///
     /// First it stops accepting and closes the idle connections; what they had sent is answered
@@ -342,6 +368,7 @@ impl Server {
             accepting.close();
         }
         let open = core.registry.len();
+        core.tell_drain("accepting stopped");
         let finish_by = begun + deadline.min(Duration::from_secs(u64::from(u32::MAX)));
         let finished = finish(&core.registry, &core.runner, finish_by);
         let mut report = DrainReport {
@@ -352,6 +379,7 @@ impl Server {
             let left = core.registry.all();
             report.killed = left.len();
             report.finished = open.saturating_sub(left.len());
+            core.tell_drain("time is over, killing");
             for shared in left {
                 shared.cancel(CloseReason::Killed);
             }
@@ -376,6 +404,8 @@ impl Server {
         // It has watched over the logins.
         drop(accepting);
         report.killed = report.killed.saturating_sub(report.abandoned.len());
+        core.tell_drain("ended");
+        core.registry.events().end();
         report.elapsed = begun.elapsed();
         report
     }
@@ -433,60 +463,9 @@ impl fmt::Display for DrainReport {
 pub struct ServerHandle(Arc<Core>);
 
 impl ServerHandle {
-    /// The counters, now.
-    pub fn stats(&self) -> Stats {
-        let core = &self.0;
-        let (threads, threads_peak, spawn_failures) = core.runner.threads().counts();
-        let mut stats = Stats {
-            threads,
-            threads_peak,
-            spawn_failures,
-            ..core.registry.stats()
-        };
-        if let Some(part) = &core.admin {
-            let admin = part.registry.stats();
-            stats.admin_connections = admin.connections;
-            stats.admin_refused = admin.refused;
-        }
-        if let Runner::Pool(pool) = &core.runner {
-            stats.groups = pool.stats();
-            stats.commands = stats.groups.iter().map(|g| g.commands).sum();
-            stats.detects_blocking = ThreadId::of_this_thread().is_blocked().is_some();
-            let count = stats.groups.iter().map(|g| g.detected).sum();
-            if count > 0 {
-                stats.waits.push(WaitStats {
-                    kind: WaitKind::Detected,
-                    count,
-                    total: stats.groups.iter().map(|g| g.detected_time).sum(),
-                });
-            }
-        }
-        stats
-    }
-
-    /// The connections, now, by id.
-    pub fn connections(&self) -> Vec<ConnInfo> {
-        let core = &self.0;
-        let mut infos = core.registry.infos();
-        if let Some(part) = &core.admin {
-            infos.extend(part.registry.infos());
-            infos.sort_unstable_by_key(|info| info.id);
-        }
-        infos
-    }
-
     /// The listeners, in the order in which they were given to the builder, and what they are doing now.
     pub fn listeners(&self) -> Vec<ListenerInfo> {
         self.0.records.iter().map(|record| record.info()).collect()
-    }
-
-    /// Who is queued, now, group by group and in the order in which they will be served. Empty under
-    /// thread-per-connection, where nobody is queued.
-    pub fn queues(&self) -> Vec<QueueEntry> {
-        let Runner::Pool(pool) = &self.0.runner else {
-            return Vec::new();
-        };
-        pool.queues(&self.0.registry.all())
     }
 
     /// The threads that run connections.
@@ -527,7 +506,7 @@ impl ServerHandle {
         // A listener of ours makes them as they are to be.
         let socket = |stream| Ok(Socket::accepted(stream));
         if let Err(refused) = self.admit(stream, handler, listener, side, socket) {
-            self.part(side).registry.count_refused();
+            self.part(side).registry.refused(&refused.why);
             let mut out = Vec::new();
             let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 handler.refuse(&mut out, &refused.why);
@@ -621,6 +600,13 @@ fn given_back(socket: Socket, why: Refusal) -> AttachError {
     AttachError {
         stream: socket.into_stream(),
         why,
+    }
+}
+
+impl Core {
+    fn tell_drain(&self, stage: &'static str) {
+        let left = self.registry.len();
+        self.registry.tell(EventKind::Drain { stage, left });
     }
 }
 

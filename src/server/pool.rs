@@ -11,6 +11,7 @@ use super::threads::Threads;
 use crate::config::{Limits, Policy, PoolConfig};
 use crate::conn::{self, ConnId, Shared};
 use crate::error::BuildError;
+use crate::event::EventKind;
 use crate::group::monitor::{Bell, Monitor, Settings};
 use crate::group::worker::BATCH;
 use crate::group::{Group, Task};
@@ -19,10 +20,10 @@ use crate::os::affinity::Cpus;
 use crate::os::clock::Clock;
 use crate::os::poller::{Poller, Registrar};
 use crate::os::thread_state::ThreadId;
-use crate::port;
+use crate::port::{self, Report};
 use crate::sched::{Bounds, Key, Nanos, Ticket, Turn, Wake, WorkerId};
 use crate::serve::{Budget, Cause, Connection, Place};
-use crate::stats::{GroupStats, QueueEntry};
+use crate::stats::GroupStats;
 use crate::sync::Mutex;
 use crate::wait::{self, WaitKind};
 
@@ -30,6 +31,10 @@ pub(crate) type PoolGroup = Group<Poller, Box<dyn Connection>>;
 
 impl Task<Registrar> for Box<dyn Connection> {
     type Desk = conn::Desk;
+
+    fn id(&mut self) -> u64 {
+        self.conn().id().get()
+    }
 
     fn turn(
         &mut self,
@@ -103,8 +108,8 @@ struct Seat {
 
 impl wait::Place for Seat {
     fn wait_begin(&self, kind: WaitKind, holder: Option<ConnId>) {
-        self.registry.count_wait(kind);
-        self.group.wait_begin(self.worker, holder.map(ConnId::get));
+        self.group
+            .wait_begin(self.worker, kind, holder.map(ConnId::get));
         // Whoever is waited for may wait itself: what that one has queued goes first too.
         let mut next = holder;
         for _ in 0..BOOST_DEPTH {
@@ -117,9 +122,8 @@ impl wait::Place for Seat {
         }
     }
 
-    fn wait_end(&self, kind: WaitKind, time: Duration) {
-        self.group.wait_end(self.worker);
-        self.registry.add_wait_time(kind, time);
+    fn wait_end(&self, _: WaitKind, time: Duration) {
+        self.group.wait_end(self.worker, Nanos::from_duration(time));
         let boosted = std::mem::take(&mut *self.boosted.lock());
         for (place, token) in boosted {
             place.unboost(token);
@@ -171,6 +175,40 @@ impl port::Threads for Workers {
     fn is_blocked(&self, index: usize, worker: WorkerId) -> bool {
         let id = self.ids[index].lock().get(&worker.index()).copied();
         id.and_then(ThreadId::is_blocked).unwrap_or(false)
+    }
+
+    fn report(&self, group: usize, what: Report) {
+        let ran = Duration::from_nanos;
+        self.registry.tell(match what {
+            Report::Stalled { id, time } => EventKind::Stalled {
+                group,
+                conn: id.map(ConnId::from),
+                running: ran(time),
+            },
+            Report::Detected { id, time } => EventKind::HookForgotten {
+                group,
+                conn: id.map(ConnId::from),
+                running: ran(time),
+            },
+            Report::Created {
+                due_to_stall,
+                excess,
+            } => EventKind::ThreadCreated {
+                group: Some(group),
+                due_to_stall,
+                over_cap: excess,
+            },
+            Report::CreationFailed(error) => EventKind::CreationFailed {
+                group: Some(group),
+                error,
+            },
+            Report::Capped => EventKind::CapReached { group: Some(group) },
+            Report::Overloaded { time, queued } => EventKind::Overloaded {
+                group,
+                queued,
+                oldest: ran(time),
+            },
+        });
     }
 }
 
@@ -344,29 +382,8 @@ impl Pool {
         self.bell.ring_now();
     }
 
-    /// Who is queued, group by group. `all`: the connections, for their names.
-    pub(crate) fn queues(&self, all: &[Arc<Shared>]) -> Vec<QueueEntry> {
-        // A token names a connection of one group.
-        let ids: HashMap<_, _> = all
-            .iter()
-            .filter_map(|shared| Some(((self.group_of(shared.id()), shared.token()?), shared.id())))
-            .collect();
-        let mut entries = Vec::new();
-        for (group, g) in self.groups.iter().enumerate() {
-            let mut places = HashMap::new();
-            for (lane, key, time) in g.queued() {
-                let place: &mut usize = places.entry(lane).or_default();
-                entries.push(QueueEntry {
-                    group,
-                    position: *place,
-                    lane: lane.name(),
-                    id: ids.get(&(group, key.to_token())).copied(),
-                    time: time.to_duration(),
-                });
-                *place += 1;
-            }
-        }
-        entries
+    pub(crate) fn groups(&self) -> &[Arc<PoolGroup>] {
+        &self.groups
     }
 
     /// As MariaDB does it. Ids are consecutive, so groups are filled evenly.

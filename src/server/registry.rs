@@ -1,18 +1,22 @@
 //! Who is connected, and everything that is counted: the one place that both schedulers report to.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::events::Events;
 use crate::config::Limits;
 use crate::conn::{ConnId, Shared};
+use crate::event::EventKind;
 use crate::handler::{CloseReason, Refusal};
+use crate::histogram::SharedHistogram;
 use crate::os::bell::Bell;
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
-use crate::stats::{ConnInfo, Stats, WaitStats};
+use crate::stats::{Activity, Stats};
 use crate::stream::Peer;
 use crate::sync::{Condvar, Mutex};
 use crate::wait::WaitKind;
@@ -24,9 +28,10 @@ pub(crate) enum ConnState {
     Idle = 1,
     Reading = 2,
     Running = 3,
-    Writing = 4,
+    Flushing = 4,
     Parked = 5,
     Detached = 6,
+    Closing = 7,
 }
 
 impl ConnState {
@@ -35,22 +40,25 @@ impl ConnState {
             1 => Self::Idle,
             2 => Self::Reading,
             3 => Self::Running,
-            4 => Self::Writing,
+            4 => Self::Flushing,
             5 => Self::Parked,
             6 => Self::Detached,
+            7 => Self::Closing,
             _ => Self::New,
         }
     }
 
-    fn name(self) -> &'static str {
+    /// What to show, unless its scheduler knows better.
+    pub(crate) fn activity(self) -> Activity {
         match self {
-            Self::New => "new",
-            Self::Idle => "idle",
-            Self::Reading => "reading",
-            Self::Running => "running",
-            Self::Writing => "writing",
-            Self::Parked => "parked",
-            Self::Detached => "detached",
+            Self::New => Activity::New,
+            Self::Idle => Activity::Idle,
+            Self::Reading => Activity::Reading,
+            Self::Running => Activity::Running,
+            Self::Flushing => Activity::Flushing,
+            Self::Parked => Activity::Parked,
+            Self::Detached => Activity::Detached,
+            Self::Closing => Activity::Closing,
         }
     }
 }
@@ -58,7 +66,8 @@ impl ConnState {
 /// The connections that there are, and what of them is limited.
 #[derive(Debug, Default)]
 struct Live {
-    map: HashMap<ConnId, Entry>,
+    /// By id, so that the list can be walked in pieces.
+    map: BTreeMap<ConnId, Entry>,
     /// Those that have not logged in, by when their time began.
     logins: BTreeSet<(u64, ConnId)>,
     addresses: HashMap<IpAddr, usize>,
@@ -134,28 +143,45 @@ pub(crate) struct Registry {
     next_id: Arc<AtomicU64>,
     opened: AtomicU64,
     closes: [AtomicU64; CloseReason::NAMES.len()],
-    /// How many have begun, and for how many nanoseconds those lasted that are over.
-    waits: [(AtomicU64, AtomicU64); WaitKind::COUNTED.len()],
     refused: AtomicU64,
     panics: AtomicU64,
     lost_edges: AtomicU64,
     accept_errors: AtomicU64,
     /// Those of connections that have ended.
     commands: AtomicU64,
+    meters: ThreadMeters,
+    events: Arc<Events>,
+}
+
+/// What thread-per-connection measures. Statistics, as the counters are.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadMeters {
+    pub(crate) commands: SharedHistogram,
+    /// How long it took until a thread had a new connection.
+    pub(crate) came: SharedHistogram,
+    /// How many waits have begun, and how long those lasted that are over.
+    pub(crate) waits_begun: [AtomicU64; WaitKind::COUNTED.len()],
+    pub(crate) waits: [SharedHistogram; WaitKind::COUNTED.len()],
 }
 
 impl Registry {
     /// A server's registry.
-    pub(crate) fn new(clock: Clock, bell: Arc<Bell>) -> Self {
-        Self::with_ids(clock, bell, Arc::new(AtomicU64::new(1)))
+    pub(crate) fn new(clock: Clock, bell: Arc<Bell>, events: Arc<Events>) -> Self {
+        Self::with_ids(clock, bell, events, Arc::new(AtomicU64::new(1)))
     }
 
     /// Another one of the same server, for connections that count apart.
     pub(crate) fn beside(&self, bell: Arc<Bell>) -> Self {
-        Self::with_ids(self.clock, bell, Arc::clone(&self.next_id))
+        let (events, next_id) = (Arc::clone(&self.events), Arc::clone(&self.next_id));
+        Self::with_ids(self.clock, bell, events, next_id)
     }
 
-    fn with_ids(clock: Clock, bell: Arc<Bell>, next_id: Arc<AtomicU64>) -> Self {
+    fn with_ids(
+        clock: Clock,
+        bell: Arc<Bell>,
+        events: Arc<Events>,
+        next_id: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             live: Mutex::default(),
             empty: Condvar::default(),
@@ -167,7 +193,8 @@ impl Registry {
             next_id,
             opened: AtomicU64::new(0),
             closes: Default::default(),
-            waits: Default::default(),
+            meters: ThreadMeters::default(),
+            events,
             refused: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             lost_edges: AtomicU64::new(0),
@@ -246,8 +273,9 @@ impl Registry {
         };
         if full {
             drop(live);
-            self.count_refused();
-            return Err(Refusal::TooManyConnections { limit });
+            let why = Refusal::TooManyConnections { limit };
+            self.refused(&why);
+            return Err(why);
         }
         entry.login = None;
         live.logins.remove(&(began, id));
@@ -337,51 +365,75 @@ impl Registry {
         live.map.get(&id).map(|entry| Arc::clone(&entry.shared))
     }
 
-    /// A copy of the list, so that nobody is held up while it is used.
+    /// A copy of the list, by id, so that nobody is held up while it is used; nor while it is made,
+    /// which is done a piece at a time. Who comes meanwhile may be missing.
     pub(crate) fn all(&self) -> Vec<Arc<Shared>> {
-        let live = self.live.lock();
-        let all = live.map.values();
-        all.map(|entry| Arc::clone(&entry.shared)).collect()
+        const PIECE: usize = 256;
+        let mut all: Vec<Arc<Shared>> = Vec::new();
+        let mut after = Bound::Unbounded;
+        loop {
+            // Before the lock, as it may have to move what there is.
+            all.reserve(PIECE);
+            let before = all.len();
+            let live = self.live.lock();
+            all.extend(
+                live.map
+                    .range((after, Bound::Unbounded))
+                    .take(PIECE)
+                    .map(|(_, entry)| Arc::clone(&entry.shared)),
+            );
+            drop(live);
+            match all.last() {
+                Some(last) if all.len() - before == PIECE => after = Bound::Excluded(last.id()),
+                _ => return all,
+            }
+        }
     }
 
-    pub(crate) fn infos(&self) -> Vec<ConnInfo> {
-        let now = self.now();
-        let mut all = self.all();
-        all.sort_unstable_by_key(|shared| shared.id());
-        all.iter()
-            .map(|shared| ConnInfo {
-                id: shared.id(),
-                peer: shared.peer().to_string(),
-                state: shared.state().name(),
-                since: Duration::from_nanos(now.saturating_sub(shared.since.load(Relaxed))),
-                commands: shared.commands.load(Relaxed),
-            })
-            .collect()
+    /// Something that the operator may want to know.
+    pub(crate) fn tell(&self, kind: EventKind) {
+        self.events.tell(kind);
+    }
+
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// As [`count_panic`](Self::count_panic), for a callback of a connection.
+    pub(crate) fn count_panic_of(&self, id: ConnId) {
+        self.count_panic_silently();
+        self.tell(EventKind::Panicked { conn: Some(id) });
+    }
+
+    /// That of who is told of the events.
+    pub(crate) fn count_panic_silently(&self) {
+        self.panics.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn count_panic(&self) {
-        self.panics.fetch_add(1, Relaxed);
+        self.count_panic_silently();
+        self.tell(EventKind::Panicked { conn: None });
     }
 
     pub(crate) fn count_lost_edge(&self) {
         self.lost_edges.fetch_add(1, Relaxed);
+        self.tell(EventKind::LostEdge);
     }
 
-    pub(crate) fn count_refused(&self) {
+    /// Counts a client that got no session, and tells of it.
+    pub(crate) fn refused(&self, why: &Refusal) {
         self.refused.fetch_add(1, Relaxed);
+        self.tell(EventKind::Refused { why: why.clone() });
     }
 
     pub(crate) fn count_accept_error(&self) {
         self.accept_errors.fetch_add(1, Relaxed);
+        self.tell(EventKind::ListenerOut);
     }
 
-    pub(crate) fn count_wait(&self, kind: WaitKind) {
-        self.waits[kind.index()].0.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn add_wait_time(&self, kind: WaitKind, time: Duration) {
-        let (_, total) = &self.waits[kind.index()];
-        total.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    /// What thread-per-connection measures.
+    pub(crate) fn meters(&self) -> &ThreadMeters {
+        &self.meters
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -391,11 +443,12 @@ impl Registry {
             .zip(&self.closes)
             .filter_map(|(name, counter)| Some((*name, nonzero(counter)?)))
             .collect();
-        let live = self.live.lock();
-        let commands = |entry: &Entry| entry.shared.commands.load(Relaxed);
-        let running: u64 = live.map.values().map(commands).sum();
-        let (connections, sessions) = (live.map.len(), live.sessions());
-        drop(live);
+        let all = self.all();
+        let running: u64 = all.iter().map(|shared| shared.commands.load(Relaxed)).sum();
+        let (connections, sessions) = {
+            let live = self.live.lock();
+            (live.map.len(), live.sessions())
+        };
         Stats {
             closed: closes.iter().map(|(_, n)| n).sum(),
             opened: self.opened.load(Relaxed),
@@ -407,17 +460,6 @@ impl Registry {
             lost_edges: self.lost_edges.load(Relaxed),
             accept_errors: self.accept_errors.load(Relaxed),
             closes,
-            waits: WaitKind::COUNTED
-                .iter()
-                .zip(&self.waits)
-                .filter_map(|(kind, (count, total))| {
-                    Some(WaitStats {
-                        kind: *kind,
-                        count: nonzero(count)?,
-                        total: Duration::from_nanos(total.load(Relaxed)),
-                    })
-                })
-                .collect(),
             ..Stats::default()
         }
     }

@@ -11,11 +11,13 @@ use super::bed::Bed;
 use super::registry::{ConnState, Registry};
 use super::threads::Threads;
 use crate::config::{Limits, ThreadPerConnectionConfig};
-use crate::conn::{ConnId, Desk};
+use crate::conn::{ConnId, Desk, Shared, Waiting};
 use crate::error::BuildError;
+use crate::event::EventKind;
 use crate::handler::CloseReason;
-use crate::sched::{End, Nanos};
+use crate::sched::{End, Nanos, Turn};
 use crate::serve::{Cause, Connection, Place};
+use crate::stats::Times;
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
 
@@ -60,8 +62,8 @@ impl Settings {
 
 #[derive(Default)]
 struct Cache {
-    /// Connections that a thread is on its way to, numbered.
-    waiting: VecDeque<(u64, Box<dyn Connection>)>,
+    /// Connections that a thread is on its way to, numbered, and since when.
+    waiting: VecDeque<(u64, Box<dyn Connection>, u64)>,
     next: u64,
     /// Threads without a connection.
     idle: usize,
@@ -86,16 +88,36 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// Counts waits; there is no slot to give up.
-struct Counting(Arc<Registry>);
+/// Counts waits, and shows them; there is no slot to give up.
+struct Counting {
+    registry: Arc<Registry>,
+    /// Whom its thread serves.
+    serves: Mutex<Weak<Shared>>,
+}
+
+impl Counting {
+    fn show(&self, waiting: Option<Waiting>) {
+        if let Some(shared) = self.serves.lock().upgrade() {
+            *shared.waiting.lock() = waiting;
+        }
+    }
+}
 
 impl wait::Place for Counting {
-    fn wait_begin(&self, kind: WaitKind, _: Option<ConnId>) {
-        self.0.count_wait(kind);
+    fn wait_begin(&self, kind: WaitKind, holder: Option<ConnId>) {
+        // Relaxed: a statistic.
+        self.registry.meters().waits_begun[kind.index()].fetch_add(1, Relaxed);
+        self.show(Some(Waiting {
+            kind,
+            since: self.registry.now(),
+            holder,
+        }));
     }
 
     fn wait_end(&self, kind: WaitKind, time: Duration) {
-        self.0.add_wait_time(kind, time);
+        self.show(None);
+        let meter = &self.registry.meters().waits[kind.index()];
+        meter.add(Nanos::from_duration(time).0);
     }
 
     fn declare_long(&self) {}
@@ -144,6 +166,8 @@ impl ThreadPerConnection {
         }
         let cached = cache.idle > cache.waiting.len();
         if !cached && cache.threads >= max_threads {
+            drop(cache);
+            self.registry.tell(EventKind::CapReached { group: None });
             return Err(served);
         }
         let number = cache.next;
@@ -151,7 +175,9 @@ impl ThreadPerConnection {
         if cache.is_quiet() {
             self.watch_bed.notify_one();
         }
-        cache.waiting.push_back((number, served));
+        cache
+            .waiting
+            .push_back((number, served, self.registry.now()));
         if cached {
             drop(cache);
             self.bed.notify_one();
@@ -163,13 +189,22 @@ impl ThreadPerConnection {
         let spawned = self
             .threads
             .spawn(self.name.into(), stack_size, move || this.work());
-        if spawned.is_ok() {
+        let Err(error) = spawned else {
+            self.registry.tell(EventKind::ThreadCreated {
+                group: None,
+                due_to_stall: false,
+                over_cap: false,
+            });
             return Ok(());
-        }
+        };
+        self.registry.tell(EventKind::CreationFailed {
+            group: None,
+            error: error.kind(),
+        });
         let mut cache = self.cache.lock();
         cache.threads -= 1;
         // A thread that has become free meanwhile may have taken it, or be about to.
-        let Some(at) = cache.waiting.iter().position(|(n, _)| *n == number) else {
+        let Some(at) = cache.waiting.iter().position(|(n, ..)| *n == number) else {
             return Ok(());
         };
         if cache.idle >= cache.waiting.len() {
@@ -178,7 +213,7 @@ impl ThreadPerConnection {
             return Ok(());
         }
         match cache.waiting.remove(at) {
-            Some((_, served)) => Err(served),
+            Some((_, served, _)) => Err(served),
             None => Ok(()),
         }
     }
@@ -199,9 +234,15 @@ impl ThreadPerConnection {
 
     /// A thread's life.
     fn work(&self) {
-        wait::install(Arc::new(Counting(Arc::clone(&self.registry))));
+        let counting = Arc::new(Counting {
+            registry: Arc::clone(&self.registry),
+            serves: Mutex::default(),
+        });
+        let place: Arc<dyn wait::Place> = Arc::clone(&counting) as _;
+        wait::install(place);
         let mut desk = Desk::default();
-        while let Some(served) = self.next() {
+        while let Some(mut served) = self.next() {
+            *counting.serves.lock() = Arc::downgrade(served.conn().shared());
             self.serve(served, &mut desk);
         }
     }
@@ -212,8 +253,11 @@ impl ThreadPerConnection {
         let mut cache = self.cache.lock();
         cache.idle += 1;
         loop {
-            if let Some((_, served)) = cache.waiting.pop_front() {
+            if let Some((_, served, since)) = cache.waiting.pop_front() {
                 cache.idle -= 1;
+                drop(cache);
+                let took = self.registry.now().saturating_sub(since);
+                self.registry.meters().came.add(took);
                 return Some(served);
             }
             // Anew each time: a change of these wakes all who wait here.
@@ -234,7 +278,7 @@ impl ThreadPerConnection {
     /// A connection's life.
     ///
     /// A turn costs what a loop written by hand costs: a blocking `recv` without a time-out, and no
-    /// look at the clock. Deadlines are the [`watch`](Self::watch)'s.
+    /// look at the clock, but for one turn in some. Deadlines are the [`watch`](Self::watch)'s.
     fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
         let bed = Bed::new();
         let place: Weak<Bed> = Arc::downgrade(&bed);
@@ -244,8 +288,15 @@ impl ThreadPerConnection {
             now: Some(Nanos(self.registry.now())),
             ..Cause::default()
         };
+        // Not all from the same turn on: most connections are measured within their first few.
+        let mut turns = served.conn().id().get();
         loop {
-            let turn = served.advance(Place::Thread, cause, desk);
+            turns = turns.wrapping_add(1);
+            let turn = if turns.is_multiple_of(Times::SAMPLED) {
+                self.measured(served.as_mut(), cause, desk)
+            } else {
+                served.advance(Place::Thread, cause, desk)
+            };
             if turn.end == End::Closed {
                 break;
             }
@@ -255,6 +306,19 @@ impl ThreadPerConnection {
             served.run_detached();
         }
         served.conn().give_back(desk);
+    }
+
+    /// A turn, and how long its commands took.
+    #[cold]
+    fn measured(&self, served: &mut dyn Connection, cause: Cause, desk: &mut Desk) -> Turn {
+        let begun = self.registry.now();
+        let turn = served.advance(Place::Thread, cause, desk);
+        if turn.calls > 0 {
+            let took = self.registry.now().saturating_sub(begun);
+            let commands = &self.registry.meters().commands;
+            commands.add(took / u64::from(turn.calls));
+        }
+        turn
     }
 
     /// The life of the thread that closes connections which are silent for too long. It looks at
@@ -332,7 +396,7 @@ impl ThreadPerConnection {
         drop(cache);
         self.bed.notify_all();
         self.watch_bed.notify_all();
-        for (_, mut served) in left {
+        for (_, mut served, _) in left {
             served.abandon(CloseReason::Draining);
         }
     }
@@ -340,6 +404,11 @@ impl ThreadPerConnection {
     pub(crate) fn join(&self, deadline: Instant) -> usize {
         self.watch_thread.join_all(deadline);
         self.threads.join_all(deadline)
+    }
+
+    /// Threads without a connection.
+    pub(crate) fn cached(&self) -> usize {
+        self.cache.lock().idle
     }
 
     pub(crate) fn threads(&self) -> &Arc<Threads> {

@@ -150,7 +150,9 @@ impl Policy {
     pub(super) fn take(&mut self, worker: usize, now: u64) -> (Next, (Asks, bool)) {
         let (step, actions) = self.state.take(self.workers[worker], Nanos(now));
         let next = match step {
-            Step::Run(Job { key, task, wake }) => {
+            Step::Run(Job {
+                key, task, wake, ..
+            }) => {
                 let (close, read_closed) = (
                     wake.close.is_some(),
                     wake.ready.has_any_of(Readiness::READ_CLOSED),

@@ -247,7 +247,9 @@ impl Harness {
     /// What a connection is doing, as the server shows it.
     pub(crate) fn state(&self, id: ConnId) -> Option<&'static str> {
         let all = self.handle.connections();
-        all.iter().find(|info| info.id == id).map(|info| info.state)
+        all.iter()
+            .find(|info| info.id == id)
+            .map(|info| info.state.name())
     }
 
     /// Waits until every connection that there was has ended.

@@ -76,6 +76,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `PRIORITY High` | the session has this priority | `set` |
 /// | `TRANSACTION true` | whether the session is in one | `set` |
 /// | `HOLD true` | whether the session holds something | `set` |
+/// | `WEIGH n` | the session says that it takes n bytes | `weighed` |
 /// | `AWAIT id gate` | waits for a gate, and says for whose command | `waited` |
 /// | `CHALLENGE` | a step of a login | `prove it` |
 /// | `LOGIN` | logs in, if [`Stage::asks_for_login`] | `welcome` |
@@ -414,6 +415,10 @@ impl Stage {
                     "welcome".to_owned()
                 }
             },
+            "WEIGH" => {
+                session.bytes = usize::try_from(number()?).expect("a length");
+                "weighed".to_owned()
+            }
             "AWAIT" => {
                 let (id, gate) = rest.split_once(' ').expect("an id and a gate");
                 let id: u64 = id.parse().expect("an id");
@@ -498,6 +503,8 @@ pub(crate) struct Session {
     parked: Option<Parked>,
     /// What it does when it has detached.
     detached: String,
+    /// What it says that it takes.
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -564,6 +571,7 @@ impl Handler for Stage {
             streamed: 0,
             parked: None,
             detached: String::new(),
+            bytes: 0,
         })
     }
 
@@ -623,6 +631,10 @@ impl Handler for Stage {
     fn refuse(&self, out: &mut Vec<u8>, why: &Refusal) {
         assert!(!self.refuse_panics.load(SeqCst), "told to, in refuse");
         out.extend(format!("refused: {why}\n").bytes());
+    }
+
+    fn session_bytes(&self, session: &Session) -> usize {
+        session.bytes
     }
 
     fn close(&self, session: Session, why: CloseReason) {

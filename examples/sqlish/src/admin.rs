@@ -73,7 +73,9 @@ pub struct Connection {
     /// Where it comes from.
     pub peer: String,
     /// What the scheduler has it do.
-    pub state: &'static str,
+    pub state: String,
     /// For how long.
     pub since: Duration,
+    /// Why it does not go on.
+    pub why: String,
 }

@@ -86,6 +86,9 @@ pub(crate) struct ServeOptions {
     /// The same at a path.
     #[arg(long, value_name = "PATH")]
     pub(crate) admin_unix: Vec<PathBuf>,
+    /// Serve metrics for Prometheus over HTTP on this address. Port 0 takes a free one.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
     /// How connections get threads.
     #[arg(long, value_enum, default_value_t = SchedulerName::Pool)]
     scheduler: SchedulerName,

@@ -288,17 +288,16 @@ impl Admin for ServerAdmin<'_> {
     }
 
     fn connections(&self) -> Option<Vec<Connection>> {
-        let connections = self
-            .0
-            .server()
-            .connections()
-            .into_iter()
-            .map(|info| Connection {
-                id: info.id.get(),
-                peer: info.peer,
-                state: info.state,
-                since: info.since,
-            });
+        let seen = self.0.server().snapshot();
+        let connections = seen.connections.iter().map(|info| Connection {
+            id: info.id.get(),
+            peer: info.peer.clone(),
+            state: info.state.to_string(),
+            since: info.since,
+            why: seen
+                .explain(info.id)
+                .map_or_else(String::new, |why| why.to_string()),
+        });
         Some(connections.collect())
     }
 

@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod handler;
 mod login;
+mod metrics;
 mod parse;
 mod ping;
 mod protocol;

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::net::TcpListener;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -10,11 +11,13 @@ use std::thread;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use thread_group_pool::event::Level;
 use thread_group_pool::{Listen, Server};
 
 use crate::cli::ServeOptions;
 use crate::engine::Engine;
 use crate::handler::SqlishHandler;
+use crate::metrics;
 
 /// Serves until SIGTERM or SIGINT. 0 if everybody could finish, 1 if the drain cut somebody off.
 ///
@@ -27,6 +30,13 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
         return Err("nothing to listen on: give --tcp ADDR or --unix PATH".into());
     }
     let scheduler = options.scheduler()?;
+    let metrics = match &options.metrics {
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .map_err(|error| format!("cannot serve metrics on {address}: {error}"))?,
+        ),
+        None => None,
+    };
     raise_file_limit();
     // Before the first line of output: whoever has read that may send a signal.
     let stop = stop_signal()?;
@@ -35,6 +45,11 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
         .map_err(|error| format!("cannot start the thread that flushes commits: {error}"))?;
     let handler = Arc::new(SqlishHandler::new(engine));
     let mut builder = Server::builder()
+        .on_event(|event| {
+            if event.level() > Level::Info {
+                eprintln!("sqlish serve: {event}");
+            }
+        })
         .scheduler(scheduler)
         .limits(options.limits());
     for (admin, (tcp, unix)) in [false, true]
@@ -60,6 +75,11 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
     for listener in server.handle().listeners() {
         let what = if listener.admin { "admin" } else { "listening" };
         println!("{what} on {}", listener.at);
+    }
+    if let Some(listener) = metrics {
+        let address = listener.local_addr()?;
+        metrics::serve(listener, server.handle())?;
+        println!("metrics on http://{address}/metrics");
     }
     io::stdout().flush()?;
 

@@ -723,14 +723,17 @@ impl Session {
                     shown.user
                 },
                 connection.peer,
-                connection.state.to_owned(),
+                connection.state,
                 format!("{:.3}", connection.since.as_secs_f64()),
                 shown.doing.map_or_else(null, str::to_owned),
                 shown.doing.map_or_else(null, |_| shown.statement),
+                connection.why,
             ]
         };
         Ok(self.client.showing("listing", text(statement), || Grid {
-            columns: &["ID", "USER", "HOST", "COMMAND", "TIME", "STATE", "INFO"],
+            columns: &[
+                "ID", "USER", "HOST", "COMMAND", "TIME", "STATE", "INFO", "WHY",
+            ],
             rows: connections.into_iter().map(row).collect(),
         }))
     }

@@ -1,5 +1,6 @@
 //! What the program promises to whoever starts it: its output, its exit codes, its signals.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -234,6 +235,136 @@ fn a_second_signal_ends_the_server_at_once() {
     assert_eq!(busy.wait().expect("it ends").code(), Some(2));
 }
 
+/// The reply to an HTTP request: its first line, and its body.
+fn http(address: &str, request: &str) -> (String, String) {
+    let mut client = TcpStream::connect(address).expect("it listens");
+    client.write_all(request.as_bytes()).expect("it reads");
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).expect("it answers");
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a head and a body");
+    let length = head
+        .lines()
+        .find_map(|l| l.strip_prefix("Content-Length: "));
+    let length: usize = length.expect("a length").parse().expect("a number");
+    assert_eq!(length, body.len());
+    (
+        head.lines().next().expect("a status").to_owned(),
+        body.to_owned(),
+    )
+}
+
+/// Samples by family, as the text format has them: each family with its help, its type, and then
+/// its samples, each a name with its labels, and a value.
+fn families(page: &str) -> BTreeMap<String, (String, Vec<(String, f64)>)> {
+    let mut families: BTreeMap<String, (String, Vec<(String, f64)>)> = BTreeMap::new();
+    let (mut helped, mut family) = (String::new(), String::new());
+    let mut seen = BTreeSet::new();
+    for line in page.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, text) = help.split_once(' ').expect("a name and a text");
+            assert!(text.ends_with('.'), "{line}");
+            name.clone_into(&mut helped);
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').expect("a name and a type");
+            assert_eq!(name, helped, "the help comes first");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert_eq!(kind == "histogram", name.ends_with("_seconds"), "{line}");
+            name.clone_into(&mut family);
+            let before = families.insert(family.clone(), (kind.to_owned(), Vec::new()));
+            assert!(before.is_none(), "{family} comes twice");
+        } else {
+            let (sample, value) = line.rsplit_once(' ').expect("a sample and a value");
+            assert!(seen.insert(sample.to_owned()), "{sample} comes twice");
+            let name = sample.split('{').next().expect("a name");
+            let legal = |c: char| c.is_ascii_lowercase() || c == '_';
+            assert!(
+                name.starts_with("tgp_") && name.chars().all(legal),
+                "{line}"
+            );
+            let (kind, samples) = families.get_mut(&family).expect("a family before it");
+            let suffix = name.strip_prefix(&family).expect("it is of this family");
+            match kind.as_str() {
+                "histogram" => assert!(["_bucket", "_sum", "_count"].contains(&suffix), "{line}"),
+                _ => assert_eq!(suffix, "", "{line}"),
+            }
+            if let Some(labels) = sample
+                .strip_prefix(name)
+                .filter(|labels| !labels.is_empty())
+            {
+                let inside = labels.strip_prefix('{').and_then(|l| l.strip_suffix('}'));
+                for label in inside.expect("braces").split(',') {
+                    let (_, quoted) = label.split_once('=').expect("a label and its value");
+                    assert!(quoted.starts_with('"') && quoted.ends_with('"'), "{line}");
+                }
+            }
+            let value: f64 = value.parse().expect("a number");
+            assert!(value >= 0.0 && value.is_finite(), "{line}");
+            samples.push((sample.to_owned(), value));
+        }
+    }
+    families
+}
+
+#[test]
+fn prometheus_can_read_the_metrics() {
+    for scheduler in ["pool --groups 2", "per-connection"] {
+        let arguments = format!("--scheduler {scheduler} --tcp 127.0.0.1:0 --metrics 127.0.0.1:0");
+        let mut served = Served::start(&arguments);
+        let address = served.address("tcp");
+        let mut line = String::new();
+        served.output.read_line(&mut line).expect("it prints UTF-8");
+        let metrics = line
+            .strip_prefix("metrics on http://")
+            .and_then(|line| line.trim_end().strip_suffix("/metrics"))
+            .expect("it says where");
+        let statements = "PING\n".repeat(200) + "SELECT SLEEP(0.001)\n";
+        let output = client(&format!("--tcp {address}"), &statements);
+        assert_eq!(output.status.code(), Some(0));
+        let (status, body) = http(metrics, "GET /metrics HTTP/1.0\r\n\r\n");
+        assert_eq!(status, "HTTP/1.0 200 OK");
+        let families = families(&body);
+        let value = |family: &str, sample: &str| {
+            let (_, samples) = &families[family];
+            let found = samples.iter().find(|(name, _)| name == sample);
+            found
+                .unwrap_or_else(|| panic!("no {sample} in {samples:?}"))
+                .1
+        };
+        assert!(value("tgp_commands_total", "tgp_commands_total") >= 201.0);
+        assert_eq!(value("tgp_panics_total", "tgp_panics_total"), 0.0);
+        assert!(value("tgp_command_seconds", "tgp_command_seconds_count") >= 3.0);
+        if scheduler.starts_with("pool") {
+            let low = "tgp_queue_seconds_count{lane=\"low\"}";
+            assert!(value("tgp_queue_seconds", low) >= 1.0);
+            let group = "tgp_group_commands_total{group=\"1\"}";
+            value("tgp_group_commands_total", group);
+        }
+        // Of each histogram the buckets do not fall, and the last one is the count.
+        for (family, (kind, samples)) in &families {
+            if kind != "histogram" {
+                continue;
+            }
+            let mut last = 0.0;
+            for (sample, value) in samples {
+                if sample.contains("_bucket") {
+                    assert!(*value >= last, "{family}: {sample}");
+                    last = *value;
+                } else if sample.contains("_count") {
+                    assert_eq!(*value, last, "{family}: {sample}");
+                    last = 0.0;
+                }
+            }
+        }
+        let (status, _) = http(metrics, "GET /elsewhere HTTP/1.0\r\n\r\n");
+        assert_eq!(status, "HTTP/1.0 404 Not Found");
+        let (status, _) = http(metrics, "POST /metrics HTTP/1.0\r\n\r\n");
+        assert_eq!(status, "HTTP/1.0 405 Method Not Allowed");
+        served.signal(Signal::TERM);
+        assert_eq!(served.end().0, Some(0));
+    }
+}
+
 #[test]
 fn what_cannot_work_is_told_in_one_line_with_exit_code_2() {
     let mut served = Served::start("--tcp 127.0.0.1:0");
@@ -248,6 +379,7 @@ fn what_cannot_work_is_told_in_one_line_with_exit_code_2() {
         "serve --tcp 127.0.0.1:0 --scheduler per-connection --groups 2",
         "serve --rows 1 --tcp nowhere",
         "serve --rows 1 --unix /nonexistent/directory/socket",
+        "serve --rows 1 --unix /tmp/sqlish-no-metrics.sock --metrics nowhere",
         &format!("serve --rows 1 --tcp {taken}"),
         "client",
         "client --tcp 127.0.0.1:1",

@@ -454,8 +454,9 @@ impl Admin for OneConnection {
         Some(vec![crate::Connection {
             id: 1,
             peer,
-            state: "running",
+            state: "running".to_owned(),
             since,
+            why: "because".to_owned(),
         }])
     }
 
@@ -468,14 +469,16 @@ impl Admin for OneConnection {
 fn the_process_list_tells_who_runs_what() {
     let [mut me, mut other] = sessions(&engine());
     run(&mut me, &["LOGIN ann"]);
-    let names = "ROW\tID\tUSER\tHOST\tCOMMAND\tTIME\tSTATE\tINFO\n";
+    let names = "ROW\tID\tUSER\tHOST\tCOMMAND\tTIME\tSTATE\tINFO\tWHY\n";
     assert_eq!(
         ask_under(&mut me, "show processlist;", &OneConnection),
-        format!("{names}ROW\t1\tann\tnowhere\trunning\t1.500\tlisting\tshow processlist\nOK\n")
+        format!(
+            "{names}ROW\t1\tann\tnowhere\trunning\t1.500\tlisting\tshow processlist\tbecause\nOK\n"
+        )
     );
     assert_eq!(
         ask_under(&mut other, "SHOW PROCESSLIST", &OneConnection),
-        format!("{names}ROW\t1\tann\tnowhere\trunning\t1.500\tNULL\tNULL\nOK\n")
+        format!("{names}ROW\t1\tann\tnowhere\trunning\t1.500\tNULL\tNULL\tbecause\nOK\n")
     );
 }
 
