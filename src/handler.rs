@@ -39,7 +39,9 @@ pub trait Handler: Send + Sync + 'static {
     type Session: Send + 'static;
 
     /// A connection has been accepted. Nothing has been read yet; a greeting may be written (it is
-    /// queued and leaves after this call). Must not block: the logins of others wait behind it.
+    /// queued and leaves after this call). Must not block: the logins of others wait behind it. A server
+    /// without a login calls [`Conn::logged_in`] here; one that never calls it loses its clients after
+    /// [`Limits::login_timeout`](crate::Limits).
     ///
     /// # Errors
     /// An error closes the connection: [`refuse`](Handler::refuse) is asked for last words, and

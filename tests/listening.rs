@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
@@ -34,6 +37,7 @@ everywhere! {
     a_place_that_is_taken_is_refused_and_nothing_is_left_bound,
     a_listener_that_somebody_else_made_is_served,
     who_waits_in_a_backlog_is_served_by_the_successor,
+    who_waits_in_a_backlog_is_served_by_another_process,
     a_listener_that_is_handed_to_and_fro_loses_nobody,
     a_dead_listener_is_reported_and_costs_the_others_nothing,
     who_waits_in_a_backlog_is_told_of_the_drain,
@@ -438,6 +442,52 @@ fn who_waits_in_a_backlog_is_served_by_the_successor(setup: Setup) {
     assert_eq!(stage.sessions().opened, 21);
     assert!(new.drain(AMPLE).clean());
     assert!(setup.transport == Transport::Tcp || !exists(&old.at));
+}
+
+/// Set in the process that is the successor, which finds the listener at its standard input.
+const SUCCESSOR: &str = "TGP_TEST_SUCCESSOR";
+
+fn who_waits_in_a_backlog_is_served_by_another_process(setup: Setup) {
+    const WAITING: u64 = 20;
+    if env::var_os(SUCCESSOR).is_some() {
+        let input = io::stdin().as_fd().try_clone_to_owned();
+        let input = input.expect("the listener");
+        let listener = match setup.transport {
+            Transport::Tcp => Listener::Tcp(input.into()),
+            Transport::Unix => Listener::Unix(input.into()),
+        };
+        let server = inheriting(setup, listener, &Arc::default());
+        let handle = server.handle();
+        until("all have been served", || handle.stats().closed == WAITING);
+        assert!(server.drain(AMPLE).clean());
+        return;
+    }
+    let mut old = setup.serve(Options::default());
+    let mut client = old.client();
+    let server = old.take_server();
+    let listener = server.stop_accepting().remove(0);
+    let waiting: Vec<_> = (0..WAITING).map(|_| Socket::connect(&old.at)).collect();
+    let listener: OwnedFd = match listener {
+        Listener::Tcp(tcp) => tcp.into(),
+        Listener::Unix(unix) => unix.into(),
+        listener => unreachable!("another kind of listener: {listener:?}"),
+    };
+    let successor = Command::new(env::current_exe().expect("a test knows its own program"))
+        .args([setup.test, "--exact", "--test-threads=1"])
+        .env(SUCCESSOR, "1")
+        .stdin(listener)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be started again");
+    for socket in waiting {
+        Client::over(socket).ping();
+    }
+    client.ping();
+    let output = successor.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert!(setup.transport == Transport::Tcp || !exists(&old.at));
+    assert!(server.drain(AMPLE).clean());
 }
 
 fn a_listener_that_is_handed_to_and_fro_loses_nobody(setup: Setup) {

@@ -5,6 +5,7 @@ mod common;
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Instant;
 
 use common::client::{Client, Socket};
 use common::process::{allow_threads, alone, descriptors, leave_address_space, limit};
@@ -153,11 +154,12 @@ fn without_descriptors_clients_wait_until_there_are_some(setup: Setup) {
         while let Ok(file) = File::open("/dev/null") {
             fill.push(file);
         }
+        let begun = Instant::now();
         for socket in &sockets {
             socket.connect(&address(&server.at)).expect("it listens");
         }
-        until("the acceptor has found out", || {
-            server.stats().accept_errors > 0
+        until("the acceptor has found out, several times", || {
+            server.stats().accept_errors > 7
         });
         for _ in 0..100 {
             client.ping();
@@ -165,6 +167,12 @@ fn without_descriptors_clients_wait_until_there_are_some(setup: Setup) {
         assert_eq!(server.stats().connections, 1);
         let info = server.handle.listeners().remove(0);
         assert!(info.shortages > 0 && info.last_error.is_some(), "{info:?}");
+        // It rests: it has not tried again and again.
+        let passed = begun.elapsed().as_millis() as u64;
+        assert!(
+            info.shortages <= 10 + passed / 20,
+            "{info:?} in {passed} ms"
+        );
         // Some of them get in as soon as there is room for them, and the others when there is more.
         drop(fill.split_off(fill.len() - 2));
         until("there is room for two", || server.stats().connections == 3);

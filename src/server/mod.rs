@@ -489,7 +489,8 @@ impl ServerHandle {
     /// Serves a stream that the caller has accepted by itself.
     ///
     /// # Errors
-    /// The stream comes back when the server is at its connection limit, draining, or without a
+    /// The stream comes back when as many have not logged in, or have come from its address, as may
+    /// ([`Limits::max_logins`], [`Limits::max_per_address`]), or when the server is draining or without a
     /// thread for it; in the last case, and in a race for the last place, made blocking.
     pub fn attach<H: Handler>(
         &self,
