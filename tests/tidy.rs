@@ -929,7 +929,7 @@ const REPORTS: [&str; 43] = [
 ];
 
 /// How many of them no test covers yet. Whoever covers one takes it down.
-const NOT_COVERED: usize = 10;
+const NOT_COVERED: usize = 7;
 
 fn faults(files: &[File]) -> Vec<String> {
     let Some(table) = files.iter().find(|file| file.path == "tests/faults.md") else {

@@ -241,9 +241,9 @@ impl Gate {
                 match got {
                     Ok(_) => rests[index].last = Duration::ZERO,
                     Err(error) => {
-                        self.registry.count_accept_error();
                         let record = &listening[index].record;
                         if AcceptError::of(&error) == AcceptError::Shortage {
+                            self.registry.count_accept_error();
                             record.failed(ListenerState::Resting, &error);
                             rests[index].begin();
                         } else {
