@@ -329,6 +329,23 @@ impl ThreadPerConnectionConfig {
     }
 }
 
+/// What becomes of a command whose client leaves while it runs, waits or is parked: it has closed the
+/// connection, or has said that it will send no more, which looks the same. Noticed for commands that
+/// have taken 100 ms and more, a tenth of a second later; for shorter ones nobody looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HangUp {
+    /// It goes on. The client may be one that has said all it had to say and waits for the answer, as
+    /// `nc` does at the end of its input.
+    #[default]
+    Ignore,
+    /// It is cancelled: [`Conn::cancelled`](crate::Conn::cancelled) is `HungUp`. The connection stays as it
+    /// is, so a client that still reads gets what the handler answers.
+    Flag,
+    /// The connection is killed, with [`CloseReason::HungUp`](crate::CloseReason).
+    Kill,
+}
+
 /// Limits of a connection, the same under every scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -374,6 +391,26 @@ pub struct Limits {
     #[doc(alias = "wait_timeout")]
     pub idle_timeout: Duration,
 
+    /// The same within a transaction ([`Conn::set_in_transaction`](crate::Conn::set_in_transaction)), if
+    /// that is shorter: a client that has gone to lunch keeps others from the rows that it has locked.
+    /// Default none, as in MariaDB. The reason for the close is
+    /// [`CloseReason::IdleInTransaction`](crate::CloseReason).
+    #[doc(alias = "idle_transaction_timeout")]
+    pub idle_in_transaction_timeout: Duration,
+
+    /// How long a command may take in all, from the call that begins it: in steps, waits, parks and
+    /// flushes, but not in a queue before it begins. One that takes longer is cancelled
+    /// ([`Conn::cancelled`](crate::Conn::cancelled) is `TimedOut`), which is for it to notice; its
+    /// connection stays. Noticed an eighth of this late at most, or 5 ms. One that has detached may take as
+    /// long as it likes. Default none, as in MariaDB.
+    #[doc(alias = "max_statement_time")]
+    #[doc(alias = "max_execution_time")]
+    pub command_timeout: Duration,
+
+    /// What becomes of a command whose client leaves while it runs. Default
+    /// [`Ignore`](HangUp::Ignore).
+    pub hang_up: HangUp,
+
     /// How long a client may be silent in the middle of a command. Default 30 s, as in MariaDB.
     #[doc(alias = "net_read_timeout")]
     pub read_timeout: Duration,
@@ -403,6 +440,9 @@ impl Default for Limits {
             max_per_address: usize::MAX,
             max_admin_connections: 10,
             idle_timeout: Duration::from_secs(8 * 3600),
+            idle_in_transaction_timeout: Duration::MAX,
+            command_timeout: Duration::MAX,
+            hang_up: HangUp::default(),
             read_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(60),
             max_input: 16 * 1024 * 1024,
@@ -429,6 +469,9 @@ impl Limits {
         max_per_address: usize,
         max_admin_connections: usize,
         idle_timeout: Duration,
+        idle_in_transaction_timeout: Duration,
+        command_timeout: Duration,
+        hang_up: HangUp,
         read_timeout: Duration,
         write_timeout: Duration,
         max_input: usize,
@@ -449,6 +492,13 @@ impl Limits {
         in_range("max_per_address", self.max_per_address, 1, usize::MAX)?;
         in_range("max_admin_connections", self.max_admin_connections, 1, 4096)?;
         in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
+        in_range(
+            "idle_in_transaction_timeout",
+            self.idle_in_transaction_timeout,
+            ms,
+            Duration::MAX,
+        )?;
+        in_range("command_timeout", self.command_timeout, ms, Duration::MAX)?;
         in_range("read_timeout", self.read_timeout, ms, Duration::MAX)?;
         in_range("write_timeout", self.write_timeout, ms, Duration::MAX)?;
         in_range("max_input", self.max_input, IO_CHUNK, bytes)?;
@@ -558,6 +608,8 @@ mod tests {
             Limits::default().max_admin_connections(0),
             Limits::default().max_admin_connections(4097),
             Limits::default().idle_timeout(ms0),
+            Limits::default().idle_in_transaction_timeout(ms0),
+            Limits::default().command_timeout(ms0),
             Limits::default().read_timeout(ms0),
             Limits::default().write_timeout(ms0),
             Limits::default().max_input(1),

@@ -12,13 +12,15 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
+use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 
+use crate::command::{Cause, Command, Registered, Verdict, Whose};
 use crate::config::{IO_CHUNK, Limits};
-use crate::handler::{Class, CloseReason, Priority, Refusal};
+use crate::handler::{Cancelled, Class, CloseReason, Priority, Refusal};
 pub use crate::id::ConnId;
 use crate::id::Ticket;
 use crate::os::socket::{Cut, For, Socket};
@@ -39,11 +41,14 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
     /// Has the handler called, as soon as the connection rests.
     fn poke(&self, token: usize);
 
+    /// Its command has been cancelled: has the handler called, if it rests in one.
+    fn interrupt(&self, token: usize);
+
     /// What the connection has parked for has happened, or never will: `dropped`.
     fn resume(&self, token: usize, ticket: Ticket, dropped: bool);
 
-    /// Somebody waits for what the connection holds. Returns for whom it waits itself.
-    fn boost(&self, token: usize) -> Option<u64>;
+    /// Somebody waits for what the connection holds.
+    fn boost(&self, token: usize);
 
     /// That one has stopped waiting.
     fn unboost(&self, token: usize);
@@ -62,15 +67,21 @@ pub(crate) struct Shared {
     // Relaxed: a reader may see one newer than the other, which is all right for a list.
     // `buffers` and `session` are in bytes, the latter as its handler says.
     pub(crate) state: AtomicU8,
+    in_transaction: AtomicBool,
     buffers: AtomicU32,
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
     session: AtomicU32,
-    /// How many commands there were when thread-per-connection's watch looked last.
-    pub(crate) watched: AtomicU64,
+    command: Command,
+    /// Those of the commands that were not for what the client asked for. As the others.
+    unheard: AtomicU64,
+    /// The watch's own notes.
+    pub(crate) watched: Watched,
     id: ConnId,
     fate: Mutex<Fate>,
     peer: Peer,
+    /// What is counted of all connections.
+    counts: Arc<CancelCounts>,
     /// What its command waits for, under thread-per-connection. In the pool, its group knows.
     pub(crate) waiting: Mutex<Option<Waiting>>,
 }
@@ -82,6 +93,27 @@ pub(crate) struct Waiting {
     /// On the registry's clock.
     pub(crate) since: u64,
     pub(crate) holder: Option<ConnId>,
+}
+
+/// What the watch has seen at its last look. Relaxed, all of it: nobody else looks here.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// Calls of the handler for what the client asked for, and since when there are so many.
+    pub(crate) calls: AtomicU64,
+    pub(crate) silent_since: AtomicU64,
+    /// The command, and since when it is there.
+    pub(crate) command: AtomicU64,
+    pub(crate) began: AtomicU64,
+}
+
+/// What has stopped commands, and what has gone wrong with that. Relaxed, all of it: statistics.
+#[derive(Debug, Default)]
+pub(crate) struct CancelCounts {
+    pub(crate) killed: AtomicU64,
+    pub(crate) timed_out: AtomicU64,
+    pub(crate) hung_up: AtomicU64,
+    /// Callbacks that panicked.
+    pub(crate) panics: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -106,20 +138,24 @@ impl Fate {
 }
 
 impl Shared {
-    pub(crate) fn new(id: ConnId, socket: Socket, peer: Peer) -> Self {
+    pub(crate) fn new(id: ConnId, socket: Socket, peer: Peer, counts: Arc<CancelCounts>) -> Self {
         Self {
             peer,
+            counts,
             socket,
             id,
             cancelled: AtomicBool::new(false),
             input_ended: AtomicBool::new(false),
             state: AtomicU8::new(ConnState::New as u8),
+            in_transaction: AtomicBool::new(false),
             buffers: AtomicU32::new(0),
             since: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             session: AtomicU32::new(0),
             waiting: Mutex::new(None),
-            watched: AtomicU64::new(0),
+            unheard: AtomicU64::new(0),
+            command: Command::new(),
+            watched: Watched::default(),
             fate: Mutex::new(Fate {
                 closed: false,
                 why: None,
@@ -175,7 +211,79 @@ impl Shared {
         if let Some((place, token)) = place {
             place.kill(token);
         }
+        self.call(Whose::All);
         true
+    }
+
+    /// Cancels the command of this number, if that is what it is at. False: it is over, or has not begun.
+    pub(crate) fn cancel_command(&self, number: u64, cause: Cause) -> bool {
+        match self.command.cancel(number, cause) {
+            Verdict::Over => return false,
+            Verdict::Already => return true,
+            Verdict::Cancelled => {}
+        }
+        let count = match cause {
+            Cause::Killed => &self.counts.killed,
+            Cause::TimedOut => &self.counts.timed_out,
+            Cause::HungUp => &self.counts.hung_up,
+        };
+        // Relaxed: a statistic.
+        count.fetch_add(1, Relaxed);
+        if let Some((place, token)) = self.scheduled() {
+            place.interrupt(token);
+        }
+        self.call(Whose::Command(number));
+        true
+    }
+
+    /// Calls whom a cancellation concerns. Without any lock.
+    fn call(&self, whose: Whose) {
+        let panics = self.command.call(whose);
+        if panics > 0 {
+            self.panicked(panics);
+        }
+    }
+
+    /// So many callbacks have panicked.
+    fn panicked(&self, panics: usize) {
+        // Relaxed: a statistic.
+        self.counts.panics.fetch_add(panics as u64, Relaxed);
+        self.cancel(CloseReason::Panicked);
+    }
+
+    /// A call of the handler was not for what the client asked for. Before or after the call is counted
+    /// itself: whoever looks in between takes it for a client's, once.
+    pub(crate) fn count_unheard(&self) {
+        // Relaxed, and no `fetch_add`: see the field.
+        self.unheard.store(self.unheard.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Whether its silence is one in a transaction.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        // Relaxed: as the state that it is looked at with.
+        self.in_transaction.load(Relaxed)
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Whether an end of its input would be the client's doing.
+    pub(crate) fn may_hang_up(&self) -> bool {
+        // Relaxed: set before the shutdown that is not to be taken for the client's.
+        !self.is_cancelled() && !self.input_ended.load(Relaxed)
+    }
+
+    /// How often the handler has been called for what the client asked for.
+    pub(crate) fn heard(&self) -> u64 {
+        // Relaxed: see the fields.
+        let all = self.commands.load(Relaxed);
+        all.wrapping_sub(self.unheard.load(Relaxed))
+    }
+
+    /// What it is at, as others see it.
+    pub(crate) fn command(&self) -> &Command {
+        &self.command
     }
 
     /// Under which token it is scheduled, if it has had its first turn.
@@ -223,6 +331,18 @@ impl Shared {
         } else {
             None
         }
+    }
+
+    /// Why the command is to stop, if it is.
+    fn why_cancelled(&self) -> Option<Cancelled> {
+        if let Some(why) = self.cancelled() {
+            return Some(Cancelled::Closing(why));
+        }
+        self.command.cause().map(|cause| match cause {
+            Cause::Killed => Cancelled::Killed,
+            Cause::TimedOut => Cancelled::TimedOut,
+            Cause::HungUp => Cancelled::HungUp,
+        })
     }
 
     pub(crate) fn state(&self) -> ConnState {
@@ -288,12 +408,35 @@ impl ConnHandle {
 
     /// Closes the connection, whatever it is doing: a blocked read or write returns, a queued or
     /// idle one is closed by the next worker. A command that is running is not interrupted, but its
-    /// [`Conn::is_cancelled`] turns true. Does not block and may be called under any lock, on
-    /// oneself too. False if the connection has gone already.
+    /// [`Conn::is_cancelled`] turns true, and what it has given to [`Conn::on_cancel`] is called before this
+    /// returns. Does not block, if that does not, and may be called under any lock that no such callback
+    /// takes; on oneself too. False if the connection has gone already.
     pub fn kill(&self) -> bool {
         self.shared
             .upgrade()
             .is_some_and(|shared| shared.cancel(CloseReason::Killed))
+    }
+
+    /// Stops one command, by its number, and leaves the connection open; what
+    /// [`kill`](ConnHandle::kill) says of a command that is running holds for this. One that is parked,
+    /// or waits for its output to leave or for the rest of its input, is called with
+    /// [`Woken::Cancelled`](crate::Woken::Cancelled). What the command answers is its own affair.
+    ///
+    /// It does not end a read or a write that waits for the client: half a message cannot be taken
+    /// back. Those have time-outs of their own.
+    ///
+    /// False if that command is over, or has not begun: the next one is never hit.
+    pub fn kill_command(&self, number: u64) -> bool {
+        self.shared
+            .upgrade()
+            .is_some_and(|shared| shared.cancel_command(number, Cause::Killed))
+    }
+
+    /// The number of the command that the connection is at, for
+    /// [`kill_command`](ConnHandle::kill_command). `None` between two commands: that is, while it is idle,
+    /// or its next one is only queued.
+    pub fn command(&self) -> Option<u64> {
+        self.shared.upgrade()?.command.current()
     }
 
     /// Has the handler called with [`Woken::Poked`](crate::Woken::Poked) as soon as the connection
@@ -314,7 +457,8 @@ impl ConnHandle {
         }
     }
 
-    /// Whether the connection has been killed, or has ended otherwise.
+    /// Whether the connection has been killed, or has ended otherwise. Of a command that was killed this
+    /// says nothing.
     pub fn is_cancelled(&self) -> bool {
         self.shared
             .upgrade()
@@ -399,6 +543,26 @@ impl Resume {
     /// Which connection it resumes.
     pub fn id(&self) -> ConnId {
         self.0.conn.id
+    }
+}
+
+/// The scope of a callback; see [`Conn::on_cancel`]. Bound to its thread.
+#[derive(Debug)]
+#[must_use = "the callback is forgotten when this is dropped"]
+pub struct OnCancel {
+    /// `None`: it has been called.
+    callback: Option<(Weak<Shared>, u64)>,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Drop for OnCancel {
+    fn drop(&mut self) {
+        if let Some((shared, id)) = self.callback.take()
+            && let Some(shared) = shared.upgrade()
+            && !shared.command.forget(id)
+        {
+            shared.panicked(1);
+        }
     }
 }
 
@@ -564,6 +728,8 @@ pub struct Conn {
     pledge: Option<Arc<PledgeState>>,
     /// Somebody may poke it.
     reachable: Cell<bool>,
+    /// The handler has registered callbacks.
+    calls_back: Cell<bool>,
     /// The socket may hold more than has been read: nobody has seen it empty since the last event.
     pub(crate) undrained: bool,
     /// Read on until the socket says that it is empty or at its end, although a read was short.
@@ -616,6 +782,7 @@ impl Conn {
             ticket: 0,
             pledge: None,
             reachable: Cell::new(false),
+            calls_back: Cell::new(false),
             undrained: false,
             reread: false,
             standing: Standing::default(),
@@ -662,9 +829,92 @@ impl Conn {
         }))
     }
 
-    /// Whether the connection has been killed. Long computations look now and then.
+    /// Whether the command is to stop: it has been killed or has taken too long, or the connection has
+    /// been killed. Long computations look now and then; what blocks uses
+    /// [`on_cancel`](Conn::on_cancel).
     pub fn is_cancelled(&self) -> bool {
-        self.link.shared.is_cancelled()
+        let shared = &self.link.shared;
+        shared.is_cancelled() || shared.command.cause().is_some()
+    }
+
+    /// Why the command is to stop, if it is.
+    pub fn cancelled(&self) -> Option<Cancelled> {
+        self.link.shared.why_cancelled()
+    }
+
+    /// The number of the command that is being run; it counts up. A command is what the handler does from
+    /// the call that begins it until it returns [`Next::input`](crate::Next::input): further
+    /// steps, parks, flushes and inputs ([`Next::more_input`](crate::Next::more_input)) belong to it,
+    /// and so does what it does when it has detached. A call for a poke or for a moment between two
+    /// commands is one of its own.
+    pub fn command_number(&self) -> u64 {
+        self.link.shared.command.number()
+    }
+
+    /// Calls `call` if the command is cancelled before the scope that this returns has ended: what
+    /// ends a wait of one's own, as SQLite's `interrupt` does, or a condition variable's `notify_all`.
+    ///
+    /// | question | answer |
+    /// |---|---|
+    /// | when | once: when the command, or the connection, is killed, the command has taken too long or its client has left; at once, if that has happened already |
+    /// | which thread | whoever kills: any thread, this one too |
+    /// | which locks of this crate are held | none |
+    /// | which of its caller's | those that are held around the kill. So it takes none that somebody kills under |
+    /// | may it block | no: it holds up who kills, a drain for one |
+    /// | may it call back | yes, other kills and pokes |
+    /// | panics | end this connection, with [`CloseReason::Panicked`](crate::CloseReason), and nothing else |
+    /// | the end of the scope | waits for it if it is being called, so that it never hits the next command. So do not end the scope under a lock that it takes |
+    ///
+    /// ```
+    /// use std::sync::{Arc, Condvar, Mutex};
+    /// use thread_group_pool::{Conn, wait::{self, WaitKind}};
+    ///
+    /// /// Waits until it is so, or the command is cancelled.
+    /// fn wait_for(conn: &Conn, it_is: &Arc<(Mutex<bool>, Condvar)>) -> bool {
+    ///     let bell = Arc::clone(it_is);
+    ///     let _scope = conn.on_cancel(move || {
+    ///         // Not between the waiter's look and its sleep.
+    ///         drop(bell.0.lock());
+    ///         bell.1.notify_all();
+    ///     });
+    ///     wait::during(WaitKind::UserLock, || {
+    ///         let mut so = it_is.0.lock().unwrap();
+    ///         while !*so && !conn.is_cancelled() {
+    ///             so = it_is.1.wait(so).unwrap();
+    ///         }
+    ///         *so
+    ///     })
+    /// }
+    /// ```
+    #[must_use = "the callback is forgotten when this is dropped"]
+    pub fn on_cancel(&self, call: impl FnOnce() + Send + 'static) -> OnCancel {
+        let shared = &self.link.shared;
+        let callback = match shared.command.register(|| self.is_cancelled(), call) {
+            Registered::Kept(id) => {
+                self.calls_back.set(true);
+                Some((Arc::downgrade(shared), id))
+            }
+            Registered::Called { panicked } => {
+                if panicked {
+                    shared.panicked(1);
+                }
+                None
+            }
+        };
+        OnCancel {
+            callback,
+            _not_send: PhantomData,
+        }
+    }
+
+    /// A callback has returned: what it has leaked of [`OnCancel`]s is over.
+    pub(crate) fn end_scopes(&self) {
+        if self.calls_back.take() {
+            let panics = self.link.shared.command.forget_all();
+            if panics > 0 {
+                self.link.shared.panicked(panics);
+            }
+        }
     }
 
     /// Bytes that have been received and not consumed. Does not read.
@@ -737,9 +987,12 @@ impl Conn {
     }
 
     /// Sticky: whether the session is in a transaction. With [`Priority::Auto`] its commands then
-    /// go before those of others.
+    /// go before those of others, and between two of them its client may be silent for
+    /// [`idle_in_transaction_timeout`](Limits::idle_in_transaction_timeout) only.
     pub fn set_in_transaction(&mut self, yes: bool) {
         self.standing.in_transaction = yes;
+        // Relaxed: see where it is read.
+        self.link.shared.in_transaction.store(yes, Relaxed);
     }
 
     /// Sticky: whether others may be waiting for what the session holds (row locks, a named lock).
@@ -785,6 +1038,11 @@ impl Conn {
     pub(crate) fn end_park(&mut self) -> bool {
         let pledge = self.pledge.take();
         pledge.is_some_and(|state| !state.leave_open(OVER) && state.is_used())
+    }
+
+    /// Whether that has been used.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.pledge.as_ref().is_some_and(|state| state.is_used())
     }
 
     /// Whether somebody may poke it.

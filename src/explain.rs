@@ -235,6 +235,7 @@ mod tests {
             state,
             since: Duration::from_millis(ms),
             commands: 1,
+            command: None,
             group: Some(3),
             lane: Some("low"),
             ahead: None,

@@ -25,6 +25,7 @@ use crate::conn::Conn;
 /// | [`refuse`](Handler::refuse) | acceptor, or a worker | no | none |
 /// | [`close`](Handler::close), the session's `Drop` | worker | yes | none |
 /// | [`session_bytes`](Handler::session_bytes) | worker | no | none |
+/// | what is given to [`Conn::on_cancel`] | whoever kills; a thread of the server's for time-outs and hang-ups | no | none |
 ///
 /// "Worker" means a thread of the connection's group, or, under thread-per-connection, the
 /// connection's own. All callbacks may call any method of [`ServerHandle`](crate::ServerHandle) and
@@ -204,7 +205,8 @@ impl Next {
 
     /// With [`input`](Next::input), [`more_input`](Next::more_input) and [`park`](Next::park): be
     /// woken ([`Woken::Due`]) at `at` at the latest, to within about two milliseconds. With the
-    /// others it has no meaning. Input, a poke or a resume that comes before cancels it.
+    /// others it has no meaning. Input, a poke or a resume that comes before cancels it. A client that is
+    /// silent meanwhile is silent: the idle clock goes on over it, and over pokes.
     pub const fn until(mut self, at: Instant) -> Self {
         self.until = Some(at);
         self
@@ -228,10 +230,39 @@ pub enum Woken {
     Flushed,
     /// Somebody resumed the connection, after [`Next::park`].
     Resumed,
+    /// The command has been cancelled, but not the connection, while it was parked, waited for its output
+    /// to leave, or for the rest of its input; [`Conn::cancelled`] says why. A park is over, unless the
+    /// handler parks again.
+    Cancelled,
     /// The time given to [`Next::until`] has come.
     Due,
     /// Somebody called [`ConnHandle::poke`](crate::ConnHandle::poke). Pokes that come together are one.
     Poked,
+}
+
+/// Why a command is to stop; see [`Conn::cancelled`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The connection is to be closed, for this reason.
+    Closing(CloseReason),
+    /// Somebody called [`ConnHandle::kill_command`](crate::ConnHandle::kill_command).
+    Killed,
+    /// It has taken longer than [`Limits::command_timeout`](crate::Limits).
+    TimedOut,
+    /// The client has left, and [`Limits::hang_up`](crate::Limits) says that it be told.
+    HungUp,
+}
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closing(why) => why.fmt(f),
+            Self::Killed => f.write_str("the command was killed"),
+            Self::TimedOut => f.write_str("the command took longer than command_timeout"),
+            Self::HungUp => f.write_str("the client left while its command ran"),
+        }
+    }
 }
 
 /// Which lane the commands of a session take, as MariaDB's `thread_pool_priority`.
@@ -270,6 +301,9 @@ pub enum CloseReason {
     Killed,
     /// Silent for [`Limits::idle_timeout`](crate::Limits) between commands.
     IdleTimeout,
+    /// Silent for [`Limits::idle_in_transaction_timeout`](crate::Limits) between commands, in a
+    /// transaction.
+    IdleInTransaction,
     /// Silent for [`Limits::read_timeout`](crate::Limits) in the middle of a command.
     ReadTimeout,
     /// Took nothing of a reply for [`Limits::write_timeout`](crate::Limits).
@@ -295,6 +329,9 @@ pub enum CloseReason {
     /// It would have been one session too many ([`Limits::max_connections`](crate::Limits)), and its
     /// handler returned the error of [`Conn::logged_in`]. [`Handler::refuse`] is asked for last words.
     TooManyConnections,
+    /// The client left while its command ran, and [`Limits::hang_up`](crate::Limits) says that this
+    /// ends it.
+    HungUp,
 }
 
 impl CloseReason {
@@ -317,11 +354,13 @@ impl CloseReason {
             Self::NoThread => "no_thread",
             Self::LoginTimeout => "login_timeout",
             Self::TooManyConnections => "too_many_connections",
+            Self::IdleInTransaction => "idle_in_transaction",
+            Self::HungUp => "hung_up",
         }
     }
 
     /// All names, in the order of [`index`](Self::index).
-    pub(crate) const NAMES: [&'static str; 16] = [
+    pub(crate) const NAMES: [&'static str; 18] = [
         "client_closed",
         "handler_closed",
         "killed",
@@ -338,6 +377,8 @@ impl CloseReason {
         "no_thread",
         "login_timeout",
         "too_many_connections",
+        "idle_in_transaction",
+        "hung_up",
     ];
 
     pub(crate) fn index(self) -> usize {
@@ -349,7 +390,11 @@ impl CloseReason {
     pub(crate) fn by_server(self) -> bool {
         !matches!(
             self,
-            Self::ClientClosed | Self::HandlerClosed | Self::Io(_) | Self::WriteTimeout
+            Self::ClientClosed
+                | Self::HandlerClosed
+                | Self::Io(_)
+                | Self::WriteTimeout
+                | Self::HungUp
         )
     }
 }
@@ -377,6 +422,10 @@ impl fmt::Display for CloseReason {
             Self::NoThread => f.write_str("no thread is free for the detached connection"),
             Self::LoginTimeout => f.write_str("the client did not log in within login_timeout"),
             Self::TooManyConnections => f.write_str("there are as many sessions as may be"),
+            Self::IdleInTransaction => f.write_str(
+                "the client was silent in a transaction for longer than idle_in_transaction_timeout",
+            ),
+            Self::HungUp => f.write_str("the client left while its command ran"),
         }
     }
 }
@@ -457,6 +506,8 @@ mod tests {
             CloseReason::NoThread,
             CloseReason::LoginTimeout,
             CloseReason::TooManyConnections,
+            CloseReason::IdleInTransaction,
+            CloseReason::HungUp,
         ];
         assert_eq!(all.len(), CloseReason::NAMES.len());
         for (i, reason) in all.iter().enumerate() {

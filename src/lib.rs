@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod command;
 mod config;
 mod conn;
 mod error;
@@ -44,12 +45,12 @@ pub mod guide {
 pub use sched::walk::walk_by_bytes;
 
 // The public interface, all of it.
-pub use config::{Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfig};
-pub use conn::{Conn, ConnHandle, ConnId, Input, Output, Resume};
+pub use config::{HangUp, Limits, Policy, PoolConfig, Scheduler, ThreadPerConnectionConfig};
+pub use conn::{Conn, ConnHandle, ConnId, Input, OnCancel, Output, Resume};
 pub use error::{AttachError, BuildError};
 pub use event::{Event, EventKind};
 pub use explain::Explanation;
-pub use handler::{Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
+pub use handler::{Cancelled, Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
 pub use histogram::Histogram;
 pub use server::{
     Applied, DrainReport, Listen, ListenerInfo, ListenerState, Rejected, Server, ServerBuilder,

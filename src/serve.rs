@@ -112,8 +112,9 @@ impl Calls {
     const AGAIN: Self = Self(1);
     const FLUSHED: Self = Self(1 << 1);
     const RESUMED: Self = Self(1 << 2);
-    const DUE: Self = Self(1 << 3);
-    const POKED: Self = Self(1 << 4);
+    const CANCELLED: Self = Self(1 << 3);
+    const DUE: Self = Self(1 << 4);
+    const POKED: Self = Self(1 << 5);
     /// Asked for by the handler itself: the others in the queue come first.
     const OWN: Self = Self(Self::AGAIN.0 | Self::FLUSHED.0);
 
@@ -129,12 +130,17 @@ impl Calls {
         self.0 |= other.0;
     }
 
+    fn drop(&mut self, other: Self) {
+        self.0 &= !other.0;
+    }
+
     fn take(&mut self) -> Option<Woken> {
         let first = self.0.trailing_zeros();
         let woken = *[
             Woken::Again,
             Woken::Flushed,
             Woken::Resumed,
+            Woken::Cancelled,
             Woken::Due,
             Woken::Poked,
         ]
@@ -177,6 +183,12 @@ pub(crate) struct Served<H: Handler> {
     end_shown: bool,
     /// The rest of a command is owed.
     in_command: bool,
+    /// A command has begun, as others see it, and is not over.
+    underway: bool,
+    /// The client has asked for it. Otherwise it was a poke, or a moment that the handler asked for.
+    asked: bool,
+    /// This turn has had a call for what the client has asked for.
+    heard: bool,
     /// To be closed as soon as all output has left.
     closing: Option<CloseReason>,
     /// The next read is to find out whether the last one stopped short.
@@ -214,6 +226,9 @@ impl<H: Handler> Served<H> {
             shown_at: 0,
             end_shown: false,
             in_command: false,
+            underway: false,
+            asked: false,
+            heard: false,
             closing: None,
             looking: false,
             drained: false,
@@ -254,7 +269,9 @@ impl<H: Handler> Served<H> {
         }
         let mut begun: Option<Instant> = None;
         loop {
-            if self.flushing && !self.flush(place)? {
+            // Whoever streams is told at once that it is to stop.
+            let told = self.flush_asked && self.calls.has_any_of(Calls::CANCELLED);
+            if self.flushing && !self.flush(place)? && !told {
                 return Ok(End::Flush);
             }
             if self.closing.is_some()
@@ -262,7 +279,7 @@ impl<H: Handler> Served<H> {
             {
                 return Err(why);
             }
-            if std::mem::take(&mut self.flush_asked) {
+            if std::mem::take(&mut self.flush_asked) && !self.flushing {
                 self.calls.add(Calls::FLUSHED);
             }
             let more = !self.calls.is_empty() || (!self.parked && (self.unshown || self.fill()?));
@@ -345,6 +362,10 @@ impl<H: Handler> Served<H> {
         if wake.poked {
             self.calls.add(Calls::POKED);
         }
+        // It may be over, or it was another one.
+        if wake.interrupted && self.underway && self.conn.shared().command().cause().is_some() {
+            self.calls.add(Calls::CANCELLED);
+        }
         // Whatever else has come was first.
         if wake.due && self.calls.is_empty() && (self.parked || !ready.input()) {
             self.calls.add(Calls::DUE);
@@ -355,6 +376,7 @@ impl<H: Handler> Served<H> {
         let (handler, conn) = (&self.handler, &mut self.conn);
         let opened = catch_unwind(AssertUnwindSafe(|| handler.open(conn)));
         wait::command_ended();
+        conn.end_scopes();
         match opened {
             Ok(Ok(session)) => self.session = Some(session),
             Ok(Err(error)) => {
@@ -387,7 +409,10 @@ impl<H: Handler> Served<H> {
             // What had arrived when the drain began has been served; a client that goes on sending
             // does not keep the server up.
             CloseReason::Draining if std::mem::replace(&mut self.drained, true) => Err(why),
-            CloseReason::IdleTimeout | CloseReason::ReadTimeout | CloseReason::Draining => {
+            CloseReason::IdleTimeout
+            | CloseReason::IdleInTransaction
+            | CloseReason::ReadTimeout
+            | CloseReason::Draining => {
                 // Or nobody can tell, which is not the poller's fault.
                 let announced = self.conn.undrained || self.conn.unsure();
                 if self.unshown || !self.calls.is_empty() || self.flushing {
@@ -466,6 +491,11 @@ impl<H: Handler> Served<H> {
         commands.store(commands.load(Relaxed) + 1, Relaxed);
         let mut woken = self.calls.take();
         let was_parked = std::mem::take(&mut self.parked);
+        let was_underway = std::mem::replace(&mut self.underway, true);
+        if !was_underway {
+            conn.shared().command().begin();
+        }
+        self.asked = woken.is_none() || (was_underway && self.asked);
         self.until = NEVER;
         self.priority = None;
         match woken {
@@ -477,6 +507,11 @@ impl<H: Handler> Served<H> {
             Some(Woken::Resumed) => _ = conn.end_park(),
             // Whoever resumed it before now was told that it counts.
             Some(Woken::Due) if was_parked && conn.end_park() => woken = Some(Woken::Resumed),
+            Some(Woken::Cancelled) if was_parked && conn.is_resumed() => {
+                conn.end_park();
+                woken = Some(Woken::Resumed);
+                self.calls.add(Calls::CANCELLED);
+            }
             Some(_) => {}
         }
         let ticket = conn.ticket();
@@ -490,6 +525,7 @@ impl<H: Handler> Served<H> {
             next
         }));
         wait::command_ended();
+        conn.end_scopes();
         let next = match answer {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {
@@ -504,6 +540,22 @@ impl<H: Handler> Served<H> {
             }
         };
         self.take_next(next)?;
+        self.underway = !matches!(next.step, Step::Input | Step::Close);
+        if !self.underway {
+            self.conn.shared().command().end();
+            self.calls.drop(Calls::CANCELLED);
+        }
+        // A poke is not the client's doing, nor is a moment that the handler asked for: they leave the clock
+        // of its silence as it is, unless that of another silence runs from now on.
+        let aside = matches!(woken, Some(Woken::Poked | Woken::Due | Woken::Cancelled))
+            && !was_parked
+            && was_underway == self.underway;
+        let owes = next.step == Step::MoreInput && !was_underway;
+        if (self.asked && !aside) || owes {
+            self.heard = true;
+        } else {
+            self.conn.shared().count_unheard();
+        }
         // A poke has ended the park, unless the handler goes on with it.
         let over = was_parked && !self.parked && ticket.is_some() && self.conn.ticket() == ticket;
         if over && self.conn.end_park() {
@@ -604,6 +656,7 @@ impl<H: Handler> Served<H> {
         {
             registrar.remove(self.conn.socket());
         }
+        self.conn.shared().command().end();
         self.last_words(&why);
         if let Some(session) = self.session.take() {
             let handler = &self.handler;
@@ -664,6 +717,7 @@ impl<H: Handler> Connection for Served<H> {
             shared.since.store(now.0, Relaxed);
         }
         let mut calls = 0;
+        self.heard = false;
         let end = match self.run(place, cause.wake, &mut calls) {
             Ok(end) => end,
             Err(why) => {
@@ -691,8 +745,10 @@ impl<H: Handler> Connection for Served<H> {
             end,
             lane: self.lane(),
             holding: self.conn.standing().holding,
+            in_transaction: self.conn.standing().in_transaction,
             look_again: self.conn.unsure(),
             calls,
+            heard: self.heard,
             until,
         }
     }
@@ -712,8 +768,9 @@ impl<H: Handler> Connection for Served<H> {
                 unsent: self.conn.unsent() > 0,
             }),
             // A plain `recv` is faster, but nothing else ends it.
-            End::Idle { .. } => {
+            End::Idle { in_command } => {
                 let others = self.conn.is_reachable() || bed.is_reached();
+                let others = others || (in_command && self.underway);
                 (others || turn.until != NEVER).then_some(Rest::Idle)
             }
         };
@@ -744,6 +801,7 @@ impl<H: Handler> Connection for Served<H> {
         };
         let (handler, conn) = (&self.handler, &mut self.conn);
         let answer = catch_unwind(AssertUnwindSafe(|| handler.detached(session, conn)));
+        conn.end_scopes();
         let why = match answer {
             Ok(Ok(())) => match self.conn.flush_blocking() {
                 Ok(()) => CloseReason::HandlerClosed,

@@ -30,6 +30,12 @@ pub struct Stats {
     pub commands: u64,
     /// Callbacks that panicked, ever.
     pub panics: u64,
+    /// Commands that were killed, and not their connections.
+    pub commands_killed: u64,
+    /// Commands that took longer than [`Limits::command_timeout`](crate::Limits).
+    pub commands_timed_out: u64,
+    /// Commands that were told that their client had left ([`HangUp::Flag`](crate::HangUp)).
+    pub commands_hung_up: u64,
     /// Connections that had input which no readiness event announced: a fault of the poller or of
     /// this crate, found by the backstop. 0 in every test.
     pub lost_edges: u64,
@@ -237,6 +243,9 @@ pub struct ConnInfo {
     pub since: Duration,
     /// Calls of the handler so far.
     pub commands: u64,
+    /// The number of the command that it is at, if it is at one: see
+    /// [`ConnHandle::kill_command`](crate::ConnHandle::kill_command).
+    pub command: Option<u64>,
     /// Its group; `None` under thread-per-connection.
     pub group: Option<usize>,
     /// The lane in which it is queued, or would be: as [`QueueEntry::lane`]. `None` under

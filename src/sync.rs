@@ -12,7 +12,7 @@
 #[cfg(not(all(test, any(loom, shuttle))))]
 mod imp {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
-    pub(crate) use std::sync::atomic::AtomicBool;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
     use std::time::Duration;
 
     /// One sleeper's place: a condition variable with a time-out.
@@ -47,7 +47,7 @@ mod imp {
     #[cfg(shuttle)]
     use shuttle as checker;
 
-    pub(crate) use checker::sync::atomic::AtomicBool;
+    pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU64};
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
 
@@ -125,4 +125,4 @@ mod imp {
     }
 }
 
-pub(crate) use imp::{AtomicBool, Condvar, Mutex, MutexGuard};
+pub(crate) use imp::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};

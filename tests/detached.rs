@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::client::Client;
 use common::{AMPLE, Harness, Options, Setup, everywhere, in_the_pool, patient_group, until};
-use thread_group_pool::{CloseReason, Limits};
+use thread_group_pool::{CloseReason, Limits, PoolConfig};
 
 everywhere! {
     a_detached_connection_is_its_handlers_until_that_returns,
@@ -25,6 +25,7 @@ everywhere! {
 in_the_pool! {
     the_detached_take_neither_slots_nor_threads_of_their_group,
     the_poller_knows_nothing_of_the_detached,
+    the_detached_are_not_pinned_as_their_group_was,
 }
 
 const KILLED: &str = "farewell: the connection was killed\n";
@@ -56,6 +57,44 @@ fn a_detached_connection_is_its_handlers_until_that_returns(setup: Setup) {
     assert_eq!(client.rest(), "left\n");
     ended(server, CloseReason::HandlerClosed);
 }
+
+/// Their threads are made by workers, and a thread inherits its creator's pin.
+#[cfg(target_os = "linux")]
+fn the_detached_are_not_pinned_as_their_group_was(setup: Setup) {
+    let pool = PoolConfig::default().groups(1).pin_groups(true);
+    let (server, mut client) = detached(setup, Options::pool(pool), "gate");
+    let allowed = |task: &str| {
+        let status = std::fs::read_to_string(format!("/proc/self/{task}/status")).ok()?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed:"));
+        line.map(str::to_owned)
+    };
+    // Those of other tests in this process, too.
+    until("no detached thread is pinned", || {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("this process");
+        let mut seen = 0;
+        for task in tasks {
+            let id = task.expect("a thread").file_name();
+            let task = format!("task/{}", id.to_string_lossy());
+            let name = std::fs::read_to_string(format!("/proc/self/{task}/comm"));
+            if name.is_ok_and(|name| name.trim() == "tgp-detached") {
+                seen += 1;
+                if allowed(&task).is_some_and(|cpus| Some(cpus) != allowed("")) {
+                    return false;
+                }
+            }
+        }
+        assert!(seen > 0);
+        true
+    });
+    server.stage.open("gate");
+    assert_eq!(client.rest(), "left\n");
+    ended(server, CloseReason::HandlerClosed);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn the_detached_are_not_pinned_as_their_group_was(_: Setup) {}
 
 fn a_detached_connection_is_killed_while_it_writes(setup: Setup) {
     let (server, mut client) = detached(setup, Options::default(), "STREAM");

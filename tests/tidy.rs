@@ -223,12 +223,13 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 24] = [
+const ARROWS: [(&str, &[&str]); 25] = [
     ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
     ("stream", &[]),
     ("wait", &["id"]),
+    ("command", &["mutant", "sync"]),
     ("error", &["handler", "stream"]),
     ("config", &["error"]),
     ("histogram", &[]),
@@ -240,6 +241,7 @@ const ARROWS: [(&str, &[&str]); 24] = [
     (
         "conn",
         &[
+            "command",
             "config",
             "handler",
             "id",
@@ -256,9 +258,11 @@ const ARROWS: [(&str, &[&str]); 24] = [
         "sched",
         &["config", "handler", "id", "mutant", "port", "stats"],
     ),
+    // The kernels of a command are beside the group's.
     (
         "group",
         &[
+            "command",
             "histogram",
             "mutant",
             "sched",
@@ -323,17 +327,19 @@ const ARROWS: [(&str, &[&str]); 24] = [
             "os::clock",
             "os::socket",
             "server::events",
+            "server::watch",
             "stats",
             "stream",
             "sync",
             "wait",
         ],
     ),
-    ("server::threads", &["sync"]),
+    ("server::threads", &["os::affinity", "sync"]),
     ("server::events", &["event", "server::threads", "sync"]),
     (
         "server",
         &[
+            "command",
             "config",
             "conn",
             "error",
@@ -929,7 +935,7 @@ const REPORTS: [&str; 43] = [
 ];
 
 /// How many of them no test covers yet. Whoever covers one takes it down.
-const NOT_COVERED: usize = 7;
+const NOT_COVERED: usize = 6;
 
 fn faults(files: &[File]) -> Vec<String> {
     let Some(table) = files.iter().find(|file| file.path == "tests/faults.md") else {

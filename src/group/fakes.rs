@@ -132,8 +132,10 @@ pub(super) const fn ends(end: End) -> Turn {
         end,
         lane: Lane::Low,
         holding: None,
+        in_transaction: false,
         look_again: false,
         calls: 1,
+        heard: true,
         until: NEVER,
     }
 }
@@ -215,6 +217,7 @@ pub(super) fn group_with(
         park_time: NEVER,
         creation_throttle: Nanos(0),
         idle_timeout: NEVER,
+        transaction_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
         look_again: NEVER,

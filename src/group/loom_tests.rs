@@ -14,6 +14,7 @@ use super::fakes::{
     CLOSED, Client, Count, FLUSH, Fresh, Hire, IDLE, PARK, STARTED, TestGroup, attach, group,
     group_with, me, reader, run_alone, spawn, start, stop, work_here,
 };
+use crate::command::{Cause, Command, Registered, Verdict, Whose};
 use crate::mutant;
 use crate::port::Readiness;
 use crate::sched::{Nanos, Turn};
@@ -675,6 +676,121 @@ fn a_poke_that_comes_as_its_connection_parks_calls_it() {
     });
 }
 
+#[test]
+fn a_cancellation_that_comes_as_its_connection_parks_calls_it() {
+    model("interrupt | worker", every_order(35_000), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let told = Count::default();
+        let workers = start(&group, 1);
+        let key = {
+            let told = told.clone();
+            attach(&group, move |_, wake| {
+                if wake.interrupted {
+                    told.up();
+                    return IDLE;
+                }
+                PARK
+            })
+        };
+        group.interrupt(key);
+        told.wait_for(1);
+        stop(&group, workers);
+        assert_eq!((told.is(), group.leftovers().len()), (1, 1));
+    });
+}
+
+// ---- a command and whoever cancels it ----
+
+#[test]
+fn a_kill_of_a_command_that_ends_spares_the_next_one() {
+    model("command, command | kill", every_order(380), || {
+        let command = Arc::new(Command::new());
+        command.begin();
+        let other = {
+            let command = Arc::clone(&command);
+            spawn(move || {
+                let verdict = command.cancel(1, Cause::Killed);
+                if verdict == Verdict::Cancelled {
+                    command.call(Whose::Command(1));
+                }
+                verdict
+            })
+        };
+        let called = [Count::default(), Count::default()];
+        for (n, called) in called.iter().enumerate() {
+            if n > 0 {
+                command.begin();
+            }
+            let call = called.clone();
+            let cancelled = || command.cause().is_some();
+            let registered = command.register(cancelled, move || call.up());
+            if let Registered::Kept(id) = registered {
+                assert!(command.forget(id));
+            }
+            assert!(n == 0 || !cancelled(), "for another command");
+            command.end();
+        }
+        let verdict = other.join().unwrap();
+        assert_eq!(called[1].is(), 0, "for another command");
+        assert!(called[0].is() <= 1);
+        assert!(called[0].is() == 0 || verdict == Verdict::Cancelled);
+    });
+}
+
+#[test]
+fn a_callback_that_is_registered_as_its_command_is_killed_is_called_once() {
+    model("command | kill | kill", reach(3, 300), || {
+        let command = Arc::new(Command::new());
+        command.begin();
+        let kill = |whose| {
+            let command = Arc::clone(&command);
+            spawn(move || {
+                command.cancel(1, Cause::Killed);
+                command.call(whose);
+            })
+        };
+        let others = [kill(Whose::Command(1)), kill(Whose::All)];
+        let called = Count::default();
+        let count = called.clone();
+        let cancelled = || command.cause().is_some();
+        let _ = command.register(cancelled, move || count.up());
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(called.is(), 1, "called once");
+    });
+}
+
+#[test]
+fn a_callback_is_over_with_its_scope() {
+    model("command | kill", every_order(30), || {
+        let command = Arc::new(Command::new());
+        command.begin();
+        let busy = Arc::new(Mutex::new(false));
+        let other = {
+            let command = Arc::clone(&command);
+            spawn(move || {
+                command.cancel(1, Cause::Killed);
+                command.call(Whose::Command(1));
+            })
+        };
+        let cancelled = || command.cause().is_some();
+        let call = {
+            let busy = Arc::clone(&busy);
+            move || {
+                *busy.lock() = true;
+                *busy.lock() = false;
+            }
+        };
+        if let Registered::Kept(id) = command.register(cancelled, call) {
+            assert!(command.forget(id));
+        }
+        assert!(!*busy.lock(), "after its scope");
+        command.end();
+        other.join().unwrap();
+    });
+}
+
 // ---- the monitor ----
 
 /// A connection whose command attaches another one and, without saying so, waits for it.
@@ -868,6 +984,7 @@ fn a_holder_gets_a_thread_beyond_the_cap() {
                 }
                 Turn {
                     holding: Some(!wake.poked),
+                    in_transaction: false,
                     ..IDLE
                 }
             })
@@ -959,6 +1076,14 @@ mutants! {
         in a_park_that_is_resumed_dropped_and_killed_ends_once: "one park has ended twice";
     a_poke_of_who_runs_is_lost
         in a_poke_that_comes_as_its_connection_parks_calls_it: DEADLOCK;
+    an_interrupt_of_who_runs_is_lost
+        in a_cancellation_that_comes_as_its_connection_parks_calls_it: DEADLOCK;
+    a_kill_does_not_look_at_the_number
+        in a_kill_of_a_command_that_ends_spares_the_next_one: "for another command";
+    a_callback_looks_before_it_is_registered
+        in a_callback_that_is_registered_as_its_command_is_killed_is_called_once: "called once";
+    a_scope_does_not_wait_for_its_callback
+        in a_callback_is_over_with_its_scope: "after its scope";
     the_monitor_does_not_look_again
         in the_monitor_does_not_sleep_through_a_queue: DEADLOCK;
     a_failed_thread_stays_counted

@@ -151,6 +151,14 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         self.perform(guard, actions);
     }
 
+    /// A connection's command has been cancelled.
+    pub(crate) fn interrupt(&self, key: Key) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let actions = guard.sched.interrupt(key, now);
+        self.perform(guard, actions);
+    }
+
     /// Ends a park. False: it is over already.
     pub(crate) fn resume(&self, key: Key, ticket: Ticket, dropped: bool) -> bool {
         let now = self.now();
@@ -160,13 +168,12 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         won
     }
 
-    /// Lets a connection go first, for somebody waits for it. Returns for whom it waits itself.
-    pub(crate) fn boost(&self, key: Key) -> Option<u64> {
+    /// Lets a connection go first, for somebody waits for it.
+    pub(crate) fn boost(&self, key: Key) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let (next, actions) = guard.sched.boost(key, now);
+        let actions = guard.sched.boost(key, now);
         self.perform(guard, actions);
-        next
     }
 
     /// That one does not wait for it any more.

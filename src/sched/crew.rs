@@ -420,14 +420,6 @@ impl Crew {
         self.waiting -= 1;
     }
 
-    /// For whom the command of a connection waits, if it does and has said so.
-    pub(super) fn waits_for(&self, conn: Key) -> Option<u64> {
-        self.workers
-            .iter()
-            .find(|w| w.conn == Some(conn))
-            .and_then(|w| w.waits_for)
-    }
-
     /// The handler has said that its command is long.
     pub(super) fn declare_long(&mut self, worker: WorkerId) {
         self.at(worker).declared = true;

@@ -134,8 +134,10 @@ impl Pool {
             end,
             lane: self.lanes[conn],
             holding: None,
+            in_transaction: false,
             look_again: false,
             calls: 1,
+            heard: true,
             until: NEVER,
         };
         let _ = self
@@ -412,7 +414,7 @@ fn what_mariadb_does_not_know_has_no_effect() {
     let worker = pool.running[&0];
     for actions in [
         pool.sched.declare_long(worker, pool.now),
-        pool.sched.boost(pool.keys[1], pool.now).1,
+        pool.sched.boost(pool.keys[1], pool.now),
     ] {
         assert_eq!(actions.call, Call::Nobody);
     }

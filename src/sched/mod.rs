@@ -6,8 +6,8 @@
 //! under loom, in the simulator and in the server. The design note is `README.md` beside this file.
 //!
 //! The moves, by who makes them:
-//! * from outside: [`attach`](State::attach), [`kill`](State::kill), [`poke`](State::poke),
-//!   [`resume`](State::resume), [`boost`](State::boost), [`unboost`](State::unboost),
+//! * from outside: [`attach`](State::attach), [`kill`](State::kill),
+//!   [`interrupt`](State::interrupt), [`poke`](State::poke), [`resume`](State::resume), [`boost`](State::boost), [`unboost`](State::unboost),
 //!   [`drain`](State::drain), [`stop`](State::stop);
 //! * a worker, in a circle: [`take`](State::take), then what the [`Step`] says, then
 //!   [`settle`](State::settle), [`harvested`](State::harvested) or [`slept`](State::slept);
@@ -92,6 +92,8 @@ pub(crate) struct Bounds {
     pub(crate) park_time: Nanos,
     pub(crate) creation_throttle: Nanos,
     pub(crate) idle_timeout: Nanos,
+    /// The same within a transaction.
+    pub(crate) transaction_timeout: Nanos,
     pub(crate) read_timeout: Nanos,
     pub(crate) write_timeout: Nanos,
     /// A connection whose last read may have stopped short of what is there is read once more when
@@ -112,6 +114,7 @@ impl Bounds {
             park_time: ns(pool.idle_timeout),
             creation_throttle: ns(pool.creation_throttle),
             idle_timeout: ns(limits.idle_timeout),
+            transaction_timeout: ns(limits.idle_in_transaction_timeout),
             read_timeout: ns(limits.read_timeout),
             write_timeout: ns(limits.write_timeout),
             look_again: ns(LOOK_AGAIN),
@@ -120,6 +123,7 @@ impl Bounds {
 
     fn shortest_timeout(&self) -> Nanos {
         self.idle_timeout
+            .min(self.transaction_timeout)
             .min(self.read_timeout)
             .min(self.write_timeout)
             .min(self.look_again)
@@ -150,9 +154,13 @@ pub(crate) struct Turn {
     /// Whether others may be waiting for what the session holds, if it says. One that says no is not
     /// waited for any more, whoever may have begun to wait for it.
     pub(crate) holding: Option<bool>,
+    pub(crate) in_transaction: bool,
     /// Input may be there that no event will announce: see [`Bounds::look_again`].
     pub(crate) look_again: bool,
     pub(crate) calls: u32,
+    /// Of these, one at least was for what the client asked for. Where there was none, a poke say, its
+    /// silence goes on.
+    pub(crate) heard: bool,
     /// To be woken at this time at the latest, if it rests.
     pub(crate) until: Nanos,
 }
@@ -308,6 +316,18 @@ impl<T> State<T> {
         self.actions(Cause::Report, now)
     }
 
+    /// The command that a connection is at has been cancelled: one that rests in it is queued, any other
+    /// one learns it when it would come to rest in it.
+    pub(crate) fn interrupt(&mut self, key: Key, now: Nanos) -> Actions {
+        if let Some(slot) = self.table.get_mut(key) {
+            let lost =
+                slot.phase == Phase::Running && mutant::is("an_interrupt_of_who_runs_is_lost");
+            slot.wake.interrupted = !lost;
+            self.end_rest(key, now);
+        }
+        self.actions(Cause::Report, now)
+    }
+
     /// What a connection has parked for has happened, or cannot happen any more: then it is to be
     /// closed. A park that has not begun yet ends at once; one that is over, for whatever reason, is
     /// not concerned. False: it is over, or the connection has gone.
@@ -335,23 +355,20 @@ impl<T> State<T> {
     }
 
     /// Somebody waits for what this connection holds: until [`unboost`](Self::unboost) says that this is
-    /// over, what it has queued goes first, and it may have a thread beyond the cap. Returns for whom it
-    /// waits itself.
-    pub(crate) fn boost(&mut self, key: Key, now: Nanos) -> (Option<u64>, Actions) {
-        let mut next = None;
+    /// over, what it has queued goes first, and it may have a thread beyond the cap. If it waits itself, that
+    /// is so of whom it waits for already, and for as long.
+    pub(crate) fn boost(&mut self, key: Key, now: Nanos) -> Actions {
         if let Some(slot) = self.table.get(key)
             && self.bounds.policy == Policy::Conserving
         {
             let phase = slot.phase;
             self.table.boost(key);
             self.stats.boosts += 1;
-            match phase {
-                Phase::Queued { lane } => self.promote(key, lane, Lane::Holding),
-                Phase::Running => next = self.crew.waits_for(key),
-                _ => {}
+            if let Phase::Queued { lane } = phase {
+                self.promote(key, lane, Lane::Holding);
             }
         }
-        (next, self.actions(Cause::Report, now))
+        self.actions(Cause::Report, now)
     }
 
     /// Somebody has stopped waiting for what this connection holds.
@@ -547,6 +564,7 @@ impl<T> State<T> {
         slot.lane = turn.lane;
         slot.was_long = was_long;
         slot.look_again = turn.look_again;
+        slot.in_transaction = turn.in_transaction;
         slot.until = turn.until;
         self.table.settle_holding(key, turn.holding);
         let slot = self.table.running_mut(key);
@@ -573,16 +591,13 @@ impl<T> State<T> {
                 Some(Phase::Parked)
             }
         };
+        // A turn without a command does not restart the clock of the client's silence, unless output
+        // has left; and no more does a poke, or a moment that the handler asked for.
+        if turn.heard || turn.end == End::Flush {
+            slot.since = now;
+        }
         match phase {
-            Some(phase) if !slot.wake.ends(phase) => {
-                // A turn without a command does not restart the idle clock, unless output has left.
-                let since = if turn.calls > 0 || turn.end == End::Flush {
-                    now
-                } else {
-                    slot.since
-                };
-                self.rest(key, phase, since);
-            }
+            Some(phase) if !slot.wake.ends(phase) => self.rest(key, phase),
             _ => self.enqueue(key, now),
         }
         None
@@ -911,8 +926,8 @@ impl<T> State<T> {
         }
     }
 
-    fn rest(&mut self, key: Key, phase: Phase, since: Nanos) {
-        let until = self.table.rest(key, phase, since);
+    fn rest(&mut self, key: Key, phase: Phase) {
+        let (since, until) = self.table.rest(key, phase);
         if until != NEVER {
             self.timers.set(until, key, &self.table);
             self.due_by(until);

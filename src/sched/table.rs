@@ -55,6 +55,8 @@ pub(crate) struct Wake {
     pub(crate) due: bool,
     /// What it has parked for has happened.
     pub(crate) resumed: bool,
+    /// The command that it is at has been cancelled. It may have ended since.
+    pub(crate) interrupted: bool,
 }
 
 impl Wake {
@@ -62,16 +64,20 @@ impl Wake {
     pub(super) fn ends(&self, phase: Phase) -> bool {
         let called = self.close.is_some() || self.poked || self.due;
         match phase {
-            Phase::Idle { .. } => called || self.look || self.ready.input(),
+            Phase::Idle { in_command } => {
+                called || self.look || self.ready.input() || (self.interrupted && in_command)
+            }
             // Its handler is not called before its output has left.
             Phase::Flushing => {
                 (self.close.is_some() && !mutant::is("a_slow_reader_is_not_killed"))
+                    || self.interrupted
                     || self.ready.has_any_of(Readiness::WRITABLE)
             }
             // Input can wait; a client that has gone for good cannot, nor can what it is owed.
             Phase::Parked => {
                 let more = Readiness::HUNG_UP.and(Readiness::WRITABLE);
-                called || self.resumed || self.ready.has_any_of(more)
+                let told = self.resumed || self.interrupted;
+                called || told || self.ready.has_any_of(more)
             }
             Phase::Queued { .. } | Phase::Running | Phase::Free => false,
         }
@@ -128,7 +134,7 @@ pub(super) enum Due {
 pub(crate) struct Slot<T> {
     /// `None` while a worker has it, and in a free slot.
     pub(super) task: Option<T>,
-    /// When it came to rest after its last command.
+    /// Since when its client is silent, or takes nothing: when its last command, or output, ended.
     pub(super) since: Nanos,
     /// When it asked to be woken, at the latest; see [`Timers`](super::timers::Timers).
     pub(super) until: Nanos,
@@ -147,6 +153,8 @@ pub(crate) struct Slot<T> {
     pub(super) look_again: bool,
     /// Others may be waiting for what its session holds.
     pub(super) holding: bool,
+    /// Its session is in a transaction.
+    pub(super) in_transaction: bool,
     /// How many say that they wait for this connection; and how many of these have stopped during its
     /// turn, for whose end it goes on to count as waited for: it has a thread.
     pub(super) boosted: u32,
@@ -172,6 +180,7 @@ impl<T> Slot<T> {
             was_long: false,
             look_again: false,
             holding: false,
+            in_transaction: false,
             boosted: 0,
             unboosted: 0,
             disowned: 0,
@@ -199,7 +208,8 @@ impl<T> Slot<T> {
     pub(super) fn urgency(&self) -> Lane {
         match self.lane {
             _ if self.holds() => Lane::Holding,
-            _ if self.wake.close.is_some() || self.wake.resumed => Lane::Control,
+            _ if self.wake.close.is_some() => Lane::Control,
+            _ if self.wake.resumed || self.wake.interrupted => Lane::Control,
             Lane::Low if self.was_long => Lane::Long,
             lane => lane,
         }
@@ -326,14 +336,14 @@ impl<T> Table<T> {
         lane
     }
 
-    /// Running to idle, flushing or parked. Returns when it asked to be woken.
-    pub(super) fn rest(&mut self, key: Key, phase: Phase, since: Nanos) -> Nanos {
+    /// Running to idle, flushing or parked. Returns since when its client is silent, and when it asked
+    /// to be woken.
+    pub(super) fn rest(&mut self, key: Key, phase: Phase) -> (Nanos, Nanos) {
         self.resting += 1;
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
         slot.phase = phase;
-        slot.since = since;
-        slot.until
+        (slot.since, slot.until)
     }
 
     /// Whether others may be waiting for what its session holds: by its own word, if it has given one,
@@ -448,6 +458,11 @@ impl<T> Table<T> {
 
     fn deadline(slot: &Slot<T>, bounds: &Bounds) -> Option<(Nanos, Due)> {
         let (time, why) = match slot.phase {
+            Phase::Idle { in_command: false }
+                if slot.in_transaction && bounds.transaction_timeout < bounds.idle_timeout =>
+            {
+                (bounds.transaction_timeout, CloseReason::IdleInTransaction)
+            }
             Phase::Idle { in_command: false } => (bounds.idle_timeout, CloseReason::IdleTimeout),
             Phase::Idle { in_command: true } => (bounds.read_timeout, CloseReason::ReadTimeout),
             Phase::Flushing => (bounds.write_timeout, CloseReason::WriteTimeout),
@@ -512,11 +527,15 @@ impl<T> Table<T> {
     pub(super) fn code(&self, key: Key, now: Nanos, bounds: &Bounds) -> [u64; 8] {
         let slot = self.get(key).expect("it is connected");
         let (phase, time) = match slot.phase {
+            Phase::Idle { in_command: false } if slot.in_transaction => {
+                (0, bounds.idle_timeout.min(bounds.transaction_timeout))
+            }
             Phase::Idle { in_command: false } => (0, bounds.idle_timeout),
             Phase::Idle { in_command: true } => (1, bounds.read_timeout),
             Phase::Flushing => (2, bounds.write_timeout),
-            Phase::Running => (3, Nanos(0)),
-            Phase::Queued { .. } => (4, Nanos(0)),
+            // A turn that nobody asked for leaves the clock as it is.
+            Phase::Running => (3, bounds.idle_timeout),
+            Phase::Queued { .. } => (4, bounds.idle_timeout),
             Phase::Parked => (5, Nanos(0)),
             Phase::Free => unreachable!("`get` finds nobody there"),
         };
@@ -535,6 +554,7 @@ impl<T> Table<T> {
             poked,
             due,
             resumed,
+            interrupted,
         } = slot.wake;
         // A park is resumed, or is not; which one it is matters only beside that.
         let ahead = slot.ticket.wrapping_sub(slot.resumed);
@@ -547,6 +567,7 @@ impl<T> Table<T> {
             bits(&[
                 slot.was_long,
                 slot.holding,
+                slot.in_transaction,
                 slot.boosted > 0,
                 slot.boosted > slot.unboosted,
                 slot.disowned > 0,
@@ -555,7 +576,7 @@ impl<T> Table<T> {
             ]),
             ready.bits(),
             close.map_or(0, |why| 1 + why.index() as u64),
-            bits(&[look, poked, due, resumed]),
+            bits(&[look, poked, due, resumed, interrupted]),
         ]
     }
 }

@@ -32,6 +32,7 @@ const fn bounds(oversubscribe: usize) -> Bounds {
         park_time: MS,
         creation_throttle: Nanos(0),
         idle_timeout: NEVER,
+        transaction_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
         look_again: NEVER,
@@ -68,6 +69,12 @@ struct Setup {
     /// Handlers ask to be woken.
     untils: bool,
     pokes: bool,
+    /// Commands are cancelled, and not their connections.
+    interrupts: bool,
+    /// Turns are not for what a client asked for.
+    unheard: bool,
+    /// Sessions are in a transaction.
+    transactions: bool,
     /// Parked connections are resumed, in time and too late, and resumes are dropped.
     resumes: bool,
     /// What sessions say that they hold, if they do not keep silent about it.
@@ -94,6 +101,9 @@ impl Setup {
             detects: false,
             untils: false,
             pokes: false,
+            interrupts: false,
+            unheard: false,
+            transactions: false,
             resumes: false,
             holds: &[],
             boosts: false,
@@ -139,8 +149,11 @@ struct Conn {
     killed: bool,
     /// What the poller has said of it since a worker last took it.
     unseen: Readiness,
-    /// It has been poked since.
+    /// It has been poked since, and its command cancelled.
     poked: bool,
+    interrupted: bool,
+    /// When it was last heard, or took something.
+    since: Nanos,
     /// Its last `Resume`, which its handler makes whenever the one before is of no use any more.
     made: Ticket,
     /// That has been used, and the park that it is for has not been over yet.
@@ -173,6 +186,8 @@ struct Leave {
     end: End,
     lane: Lane,
     holding: Option<bool>,
+    in_transaction: bool,
+    heard: bool,
     until: bool,
 }
 
@@ -182,6 +197,8 @@ impl Leave {
             end,
             lane,
             holding: None,
+            in_transaction: false,
+            heard: true,
             until: false,
         }
     }
@@ -195,6 +212,7 @@ enum Move {
     /// A kill by a handle that was kept too long.
     KillGone,
     Poke(usize),
+    Interrupt(usize),
     /// By its last `Resume`, used or dropped; by the one before.
     Resume(usize, bool),
     Late(usize),
@@ -290,6 +308,9 @@ impl World {
             if setup.pokes && !conn.poked {
                 moves.push(Move::Poke(c));
             }
+            if setup.interrupts && !conn.interrupted {
+                moves.push(Move::Interrupt(c));
+            }
             if setup.resumes && conn.made > 0 {
                 moves.push(Move::Late(c));
                 if !conn.resumed {
@@ -367,6 +388,18 @@ impl World {
                             let until = true;
                             moves.push(Move::Turn(w, Leave { until, ..leave }));
                         }
+                        if setup.unheard {
+                            let heard = false;
+                            moves.push(Move::Turn(w, Leave { heard, ..leave }));
+                        }
+                        if setup.transactions {
+                            let in_transaction = true;
+                            let leave = Leave {
+                                in_transaction,
+                                ..leave
+                            };
+                            moves.push(Move::Turn(w, leave));
+                        }
                         for holding in setup.holds {
                             let holding = Some(*holding);
                             moves.push(Move::Turn(w, Leave { holding, ..leave }));
@@ -396,6 +429,7 @@ impl World {
                 Ok((key, actions)) => {
                     self.conns[c] = Conn {
                         key: Some(key),
+                        since: now,
                         ..Conn::default()
                     };
                     self.perform(actions);
@@ -421,6 +455,12 @@ impl World {
                 let actions = self.sched.poke(key, now);
                 self.perform(actions);
             }
+            Move::Interrupt(c) => {
+                self.conns[c].interrupted = true;
+                let key = self.conns[c].key.expect("it is connected");
+                let actions = self.sched.interrupt(key, now);
+                self.perform(actions);
+            }
             Move::Resume(c, dropped) => {
                 let conn = &mut self.conns[c];
                 conn.resumed = true;
@@ -440,7 +480,7 @@ impl World {
             }
             Move::Boost(c) => {
                 let key = self.conns[c].key.expect("it is connected");
-                let (_, actions) = self.sched.boost(key, now);
+                let actions = self.sched.boost(key, now);
                 self.perform(actions);
             }
             Move::Unboost(c) => {
@@ -617,12 +657,17 @@ impl World {
                 assert_eq!(all, wake.ready, "3: readiness is lost");
                 assert!(!conn.poked || wake.poked, "a poke is lost");
                 assert!(
+                    !conn.interrupted || wake.interrupted,
+                    "a cancellation is lost"
+                );
+                assert!(
                     !conn.killed || wake.close == Some(CloseReason::Killed),
                     "a kill is lost"
                 );
                 conn.unseen = NOTHING;
                 conn.opened = true;
                 conn.poked = false;
+                conn.interrupted = false;
                 if self.setup.resumes && (conn.made == 0 || wake.resumed) {
                     conn.made += 1;
                     conn.resumed = false;
@@ -673,10 +718,15 @@ impl World {
             end,
             lane: leave.lane,
             holding: leave.holding,
+            in_transaction: leave.in_transaction,
             look_again: false,
             calls: 1,
+            heard: leave.heard,
             until,
         };
+        if leave.heard || end == End::Flush {
+            self.conns[hand.conn].since = now;
+        }
         let gone = self.sched.settle(self.id(w), key, hand.conn, turn, now);
         self.workers[w] = At::Asking;
         assert_eq!(gone, (end == End::Closed).then_some(hand.conn));
@@ -775,11 +825,16 @@ impl World {
         assert_eq!(all, slot.wake.ready, "readiness is lost");
         assert!(!conn.poked || slot.wake.poked, "a poke is lost");
         assert!(
+            !conn.interrupted || slot.wake.interrupted,
+            "a cancellation is lost"
+        );
+        assert!(
             !conn.resumed || slot.resumed == conn.made,
             "a resume is lost"
         );
         match slot.phase {
             Phase::Idle { in_command } => {
+                assert_eq!(slot.since, conn.since, "whose silence is this?");
                 assert!(!conn.killed, "a killed connection rests");
                 assert!(!conn.poked, "a poked connection rests");
                 assert!(
@@ -787,9 +842,17 @@ impl World {
                     "input is there, and the connection rests"
                 );
                 assert!(in_command || !self.sched.draining, "idle in a drain");
+                assert!(
+                    !in_command || !conn.interrupted,
+                    "it rests in a command that was cancelled"
+                );
             }
             Phase::Flushing => {
                 assert!(!conn.killed, "a killed connection rests");
+                assert!(
+                    !conn.interrupted,
+                    "it rests in a command that was cancelled"
+                );
                 assert!(
                     !conn.unseen.has_any_of(WRITABLE),
                     "there is room, and the connection rests"
@@ -799,6 +862,10 @@ impl World {
                 assert!(!conn.killed, "a killed connection rests");
                 assert!(!conn.poked, "a poked connection rests");
                 assert!(!conn.resumed, "a resumed connection rests");
+                assert!(
+                    !conn.interrupted,
+                    "it rests in a command that was cancelled"
+                );
                 assert!(
                     !conn.unseen.has_any_of(HUNG_UP.and(WRITABLE)),
                     "its client has gone, and the connection rests"
@@ -1055,6 +1122,7 @@ impl World {
                 conn.opened,
                 conn.killed,
                 conn.poked,
+                conn.interrupted,
                 conn.resumed,
                 conn.made > 0,
                 known.ticket == conn.made,
@@ -1453,6 +1521,36 @@ fn every_sequence_with_deadlines_keeps_the_invariants() {
     );
 }
 
+#[test]
+fn every_sequence_with_turns_that_nobody_asked_for_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            bounds: Bounds {
+                transaction_timeout: Nanos(2 * MS.0),
+                ..short_timeouts(1)
+            },
+            unheard: true,
+            transactions: true,
+            ends: &[IDLE, IN_COMMAND, End::Closed],
+            ..Setup::plain(1, 1)
+        },
+        8_000,
+    );
+}
+
+#[test]
+fn every_sequence_with_commands_that_are_cancelled_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            interrupts: true,
+            ready: &[READABLE, WRITABLE],
+            ends: &[IDLE, IN_COMMAND, PARK, End::Flush, End::Again, End::Closed],
+            ..Setup::plain(1, 2)
+        },
+        24_000,
+    );
+}
+
 /// MariaDB's policy, whose ticks are two milliseconds apart here.
 const fn mariadb(setup: Setup) -> Setup {
     Setup {
@@ -1665,6 +1763,7 @@ const fn crowd() -> Setup {
             kickup: Nanos(3 * MS.0),
             creation_throttle: MS,
             idle_timeout: Nanos(40 * MS.0),
+            transaction_timeout: Nanos(30 * MS.0),
             read_timeout: Nanos(15 * MS.0),
             write_timeout: Nanos(20 * MS.0),
             ..bounds(2)
@@ -1675,6 +1774,9 @@ const fn crowd() -> Setup {
         detects: true,
         untils: true,
         pokes: true,
+        interrupts: true,
+        unheard: true,
+        transactions: true,
         resumes: true,
         holds: &[true],
         boosts: true,
@@ -1716,7 +1818,7 @@ fn walk_at_random(setup: &'static Setup, seed: u64, print: bool) {
             Move::Stop | Move::Drain => 200,
             Move::Kill(_) | Move::KillGone | Move::Long(_) => 8,
             Move::Boost(_) | Move::Unboost(_) => 8,
-            Move::Poke(_) | Move::Resume(..) | Move::Late(_) => 4,
+            Move::Poke(_) | Move::Interrupt(_) | Move::Resume(..) | Move::Late(_) => 4,
             Move::Pass => 2 * calm,
             Move::Event(..) | Move::Stale(..) => calm,
             Move::Turn(_, leave) if leave.end == End::Closed => 4 * stalling,
@@ -1843,8 +1945,10 @@ impl Bench {
             end,
             lane,
             holding: self.holding,
+            in_transaction: false,
             look_again: false,
             calls: 1,
+            heard: true,
             until: self.now.after(SOON),
         };
         let _ = self.sched.settle(self.worker, self.key, 0, turn, self.now);
@@ -1872,6 +1976,7 @@ impl Bench {
             "kill" => _ = self.sched.kill(self.key, self.now),
             "hung-up" => self.harvest(HUNG_UP),
             "poke" => _ = self.sched.poke(self.key, self.now),
+            "interrupt" => _ = self.sched.interrupt(self.key, self.now),
             "resume" => _ = self.sched.resume(self.key, 1, false, self.now),
             "drop" => _ = self.sched.resume(self.key, 1, true, self.now),
             "late" => {
@@ -1941,6 +2046,7 @@ priority        low        low         =        =        =        =        =    
 writable        =          =           low      =        =        =        =        =        =           low       =
 hung-up         =          =           low      =        =        =        =        =        =           =         =
 poke            low        low         low      =        =        =        =        =        =           =         =
+interrupt       =          control     control  =        =        =        =        =        =           control   =
 resume          =          =           control  =        =        =        =        =        =           =         =
 drop            =          =           control  =        =        =        =        =        =           =         =
 late            =          =           =        =        =        =        =        =        =           =         =
@@ -1984,6 +2090,7 @@ priority        low        low              parked     low         flushing    g
 writable        idle       in-command       low        low         low         gone
 hung-up         idle       in-command       low        low         flushing    gone
 poke            low        low              low        low         flushing    gone
+interrupt       idle       control          control    control     control     gone
 resume          idle       in-command       control    low         flushing    gone
 drop            idle       in-command       control    low         flushing    gone
 late            idle       in-command       parked     low         flushing    gone

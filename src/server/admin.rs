@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::accept::Accepting;
 use super::registry::Registry;
 use super::thread_per_connection::ThreadPerConnection;
+use super::watch::{Looks, Watching};
 use super::{DrainReport, Runner, Server, ServerHandle, finish};
 use crate::config::{Limits, ThreadPerConnectionConfig};
 use crate::error::BuildError;
@@ -25,6 +26,7 @@ pub(super) enum Side {
 pub(super) struct Part {
     pub(super) registry: Arc<Registry>,
     runner: Runner,
+    watching: Watching,
     /// As that of the server.
     draining: AtomicBool,
 }
@@ -78,13 +80,11 @@ fn config(limits: &Limits) -> ThreadPerConnectionConfig {
 
 impl Part {
     pub(super) fn admin(limits: &Limits, registry: &Arc<Registry>) -> Result<Self, BuildError> {
-        let threads = ThreadPerConnection::start(
-            config(limits),
-            limits,
-            Arc::clone(registry),
-            ["tgp-adm-watch", "tgp-adm-conn"],
-        )?;
+        let watching = Watching::start("tgp-adm-watch", registry, Looks::new(limits, true))?;
+        let threads =
+            ThreadPerConnection::new(config(limits), Arc::clone(registry), "tgp-adm-conn");
         let part = Self {
+            watching,
             registry: Arc::clone(registry),
             runner: Runner::Thread(Arc::clone(&threads)),
             draining: AtomicBool::new(false),
@@ -100,7 +100,8 @@ impl Part {
 
     pub(super) fn reconfigure(&self, limits: &Limits) {
         if let Runner::Thread(threads) = &self.runner {
-            threads.reconfigure(config(limits), limits);
+            threads.reconfigure(config(limits));
+            self.registry.watch().set(Looks::new(limits, true));
         }
     }
 
@@ -125,13 +126,16 @@ impl Part {
 
     /// Returns how many threads are left.
     fn stop(&self) -> usize {
-        match &self.runner {
+        let by = Instant::now() + Server::KILL_GRACE;
+        self.watching.stop();
+        let left = match &self.runner {
             Runner::Thread(threads) => {
                 threads.stop();
-                threads.join(Instant::now() + Server::KILL_GRACE)
+                threads.join(by)
             }
             Runner::Pool(_) => 0,
-        }
+        };
+        left + self.watching.join(by)
     }
 }
 

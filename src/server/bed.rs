@@ -32,6 +32,7 @@ pub(crate) struct Bed {
 struct Called {
     killed: bool,
     poked: bool,
+    interrupted: bool,
     /// The last park that has been resumed.
     resumed: Ticket,
     /// Its `Resume` was dropped unused.
@@ -116,6 +117,7 @@ impl Bed {
     fn is_called(&self, rest: Rest, wake: &mut Wake) -> bool {
         let mut called = self.called.lock();
         wake.poked = std::mem::take(&mut called.poked);
+        wake.interrupted = std::mem::take(&mut called.interrupted);
         if let Rest::Park { ticket, .. } = rest
             && ticket != 0
             && called.resumed == ticket
@@ -126,7 +128,8 @@ impl Bed {
                 wake.resumed = true;
             }
         }
-        called.killed || wake.poked || wake.resumed || wake.close.is_some()
+        let told = wake.poked || wake.interrupted;
+        called.killed || told || wake.resumed || wake.close.is_some()
     }
 
     fn bell(&self) -> Option<Arc<Bell>> {
@@ -160,6 +163,10 @@ impl conn::Place for Bed {
         self.call(|called| called.poked = true);
     }
 
+    fn interrupt(&self, _: usize) {
+        self.call(|called| called.interrupted = true);
+    }
+
     fn resume(&self, _: usize, ticket: Ticket, dropped: bool) {
         self.call(|called| {
             if called.resumed < ticket {
@@ -169,10 +176,8 @@ impl conn::Place for Bed {
         });
     }
 
-    fn boost(&self, _: usize) -> Option<u64> {
-        // Every connection has a thread here: nobody is queued.
-        None
-    }
+    // Every connection has a thread here: nobody is queued.
+    fn boost(&self, _: usize) {}
 
     fn unboost(&self, _: usize) {}
 }

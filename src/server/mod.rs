@@ -11,6 +11,7 @@ pub(crate) mod registry;
 mod see;
 mod thread_per_connection;
 mod threads;
+mod watch;
 
 use std::fmt;
 use std::io;
@@ -42,6 +43,7 @@ pub use reconfigure::{Applied, Rejected};
 use registry::Registry;
 use thread_per_connection::ThreadPerConnection;
 use threads::Threads;
+use watch::Watching;
 
 type Admit = Box<dyn FnOnce(ServerHandle, usize) -> Box<dyn Fn(Stream) + Send>>;
 
@@ -181,21 +183,23 @@ impl ServerBuilder {
             None
         };
         let (admin, admin_bell) = admin.unzip();
+        // On failure it is dropped, which stops it.
+        let watching = Watching::start("tgp-watch", &registry, settings.looks())?;
         let runner = match &settings.scheduler {
             Scheduler::Pool(config) => {
                 Runner::Pool(Pool::start(config, &settings.limits, &registry, clock)?)
             }
-            Scheduler::ThreadPerConnection(config) => Runner::Thread(ThreadPerConnection::start(
+            Scheduler::ThreadPerConnection(config) => Runner::Thread(ThreadPerConnection::new(
                 config.clone(),
-                &settings.limits,
                 Arc::clone(&registry),
-                thread_per_connection::NAMES,
-            )?),
+                thread_per_connection::NAME,
+            )),
         };
         let handle = ServerHandle(Arc::new(Core {
             registry,
             settings: Mutex::new(settings),
             runner,
+            watching,
             draining: AtomicBool::new(false),
             admin,
             records: bound.iter().map(|(_, r, ..)| Arc::clone(r)).collect(),
@@ -281,6 +285,7 @@ struct Core {
     registry: Arc<Registry>,
     settings: Mutex<Settings>,
     runner: Runner,
+    watching: Watching,
     /// Relaxed: it only refuses early. A connection that misses it is drained by its scheduler, or
     /// given back by one that has stopped.
     draining: AtomicBool,
@@ -386,6 +391,7 @@ impl Server {
             core.registry.wait_empty(Instant::now() + Self::KILL_GRACE);
         }
         let join_by = finish_by.max(Instant::now()) + Self::KILL_GRACE;
+        core.watching.stop();
         report.abandoned_threads = match &core.runner {
             Runner::Pool(pool) => {
                 pool.stop();
@@ -396,6 +402,7 @@ impl Server {
                 threads.join(join_by)
             }
         };
+        report.abandoned_threads += core.watching.join(join_by);
         report.abandoned = core.registry.all().iter().map(|s| s.id()).collect();
         // Those who look after the server could do so to the end.
         if let Some(part) = &core.admin {
@@ -479,6 +486,12 @@ impl ServerHandle {
         let among_admins = || core.admin.as_ref()?.registry.find(id);
         let shared = core.registry.find(id).or_else(among_admins);
         shared.as_ref().map(ConnHandle::of)
+    }
+
+    /// Kills one command of a connection, by its number ([`ConnHandle::kill_command`],
+    /// [`ConnInfo::command`]); false if the connection is not at that command, or not there.
+    pub fn kill_command(&self, id: ConnId, command: u64) -> bool {
+        self.find(id).is_some_and(|conn| conn.kill_command(command))
     }
 
     /// Kills a connection ([`ConnHandle::kill`]); false if there is none with this id.

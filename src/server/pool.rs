@@ -80,12 +80,16 @@ impl conn::Place for PoolGroup {
         Group::poke(self, Key::from_token(token));
     }
 
+    fn interrupt(&self, token: usize) {
+        Group::interrupt(self, Key::from_token(token));
+    }
+
     fn resume(&self, token: usize, ticket: Ticket, dropped: bool) {
         Group::resume(self, Key::from_token(token), ticket, dropped);
     }
 
-    fn boost(&self, token: usize) -> Option<u64> {
-        Group::boost(self, Key::from_token(token))
+    fn boost(&self, token: usize) {
+        Group::boost(self, Key::from_token(token));
     }
 
     fn unboost(&self, token: usize) {
@@ -93,39 +97,32 @@ impl conn::Place for PoolGroup {
     }
 }
 
-/// How far a chain of those who wait for each other is followed. A longer one, or a circle, is the
-/// engine's deadlock detection's to see to.
-const BOOST_DEPTH: usize = 8;
-
 /// A worker's place, for its waits.
 struct Seat {
     group: Arc<PoolGroup>,
     worker: WorkerId,
     registry: Arc<Registry>,
     /// Whom its command waits for.
-    boosted: Mutex<Vec<(Arc<dyn conn::Place>, usize)>>,
+    boosted: Mutex<Option<(Arc<dyn conn::Place>, usize)>>,
 }
 
 impl wait::Place for Seat {
     fn wait_begin(&self, kind: WaitKind, holder: Option<ConnId>) {
         self.group
             .wait_begin(self.worker, kind, holder.map(ConnId::get));
-        // Whoever is waited for may wait itself: what that one has queued goes first too.
-        let mut next = holder;
-        for _ in 0..BOOST_DEPTH {
-            let shared = next.and_then(|id| self.registry.find(id));
-            let Some((place, token)) = shared.and_then(|shared| shared.scheduled()) else {
-                break;
-            };
-            next = place.boost(token).map(ConnId::from);
-            self.boosted.lock().push((place, token));
+        // Whoever is waited for may wait itself. Then it has said so, and for whom, here, and that holds for as
+        // long as it waits: chains need not be followed.
+        let shared = holder.and_then(|id| self.registry.find(id));
+        if let Some((place, token)) = shared.and_then(|shared| shared.scheduled()) {
+            place.boost(token);
+            *self.boosted.lock() = Some((place, token));
         }
     }
 
     fn wait_end(&self, _: WaitKind, time: Duration) {
         self.group.wait_end(self.worker, Nanos::from_duration(time));
-        let boosted = std::mem::take(&mut *self.boosted.lock());
-        for (place, token) in boosted {
+        let boosted = self.boosted.lock().take();
+        if let Some((place, token)) = boosted {
             place.unboost(token);
         }
     }
@@ -250,12 +247,13 @@ impl Pool {
                 Ok(Arc::new(Group::new(bounds, poller, Arc::clone(&bell))))
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
-        let threads = Arc::new(Threads::default());
+        let cpus = config.pin_groups.then(Cpus::of_this_thread);
+        let threads = Arc::new(Threads::new(cpus.clone()));
         let workers = Workers {
             groups: groups.clone(),
             threads: Arc::clone(&threads),
             registry: Arc::clone(registry),
-            cpus: config.pin_groups.then(Cpus::of_this_thread),
+            cpus,
             stack_size: config.stack_size,
             ids: groups.iter().map(|_| Arc::default()).collect(),
         };

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::admin::{self, Side};
+use super::watch::Looks;
 use super::{Runner, ServerHandle};
 use crate::config::{Limits, Scheduler};
 use crate::error::BuildError;
@@ -24,6 +25,12 @@ impl Settings {
             admin_limits: Arc::new(admin::limits(&limits)),
             limits: Arc::new(limits),
         }
+    }
+
+    /// For what the watch looks.
+    pub(super) fn looks(&self) -> Looks {
+        let silence = matches!(self.scheduler, Scheduler::ThreadPerConnection(_));
+        Looks::new(&self.limits, silence)
     }
 
     pub(super) fn limits_of(&self, side: Side) -> Arc<Limits> {
@@ -84,8 +91,8 @@ impl ServerHandle {
     /// Changes limits while the server runs: all that differ, or none.
     ///
     /// Counts and times of the scheduler, and the idle, read and write time-outs of connections at rest,
-    /// hold from the next look of the scheduler on. A smaller `max_threads` or `thread_cache` ends no
-    /// command: threads leave as they come free. `max_connections`, `max_login_input`,
+    /// `command_timeout` and `hang_up` hold from the next look of the scheduler on. A smaller
+    /// `max_threads` or `thread_cache` ends no command: threads leave as they come free. `max_connections`, `max_login_input`,
     /// `max_input`, `output_bound`, `turn_commands`, `turn_time` and the time-outs of blocking reads and
     /// writes hold for connections that are opened from now on.
     ///
@@ -142,11 +149,12 @@ impl ServerHandle {
         match (&self.0.runner, &scheduler) {
             (Runner::Pool(pool), Scheduler::Pool(config)) => pool.reconfigure(config, &limits),
             (Runner::Thread(threads), Scheduler::ThreadPerConnection(config)) => {
-                threads.reconfigure(config.clone(), &limits);
+                threads.reconfigure(config.clone());
             }
             _ => {}
         }
         *settings = Settings::new(scheduler, limits);
+        self.0.registry.watch().set(settings.looks());
         if let Some(part) = &self.0.admin {
             part.reconfigure(&settings.admin_limits);
         }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::events::Events;
+use super::watch::Watch;
 use crate::config::Limits;
-use crate::conn::{ConnId, Shared};
+use crate::conn::{CancelCounts, ConnId, Shared};
 use crate::event::EventKind;
 use crate::handler::{CloseReason, Refusal};
 use crate::histogram::SharedHistogram;
@@ -149,6 +150,8 @@ pub(crate) struct Registry {
     accept_errors: AtomicU64,
     /// Those of connections that have ended.
     commands: AtomicU64,
+    cancels: Arc<CancelCounts>,
+    watch: Watch,
     meters: ThreadMeters,
     events: Arc<Events>,
 }
@@ -200,6 +203,8 @@ impl Registry {
             lost_edges: AtomicU64::new(0),
             accept_errors: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            cancels: Arc::default(),
+            watch: Watch::default(),
         }
     }
 
@@ -232,15 +237,19 @@ impl Registry {
             *live.addresses.entry(ip).or_default() += 1;
         }
         let id = self.next_id.fetch_add(1, Relaxed).into();
-        let shared = Arc::new(Shared::new(id, socket, peer));
+        let shared = Arc::new(Shared::new(id, socket, peer, Arc::clone(&self.cancels)));
         let began = self.login_clock.load(Relaxed);
         live.logins.insert((began, id));
         let entry = Entry {
             shared: Arc::clone(&shared),
             login: Some(began),
         };
+        let first = live.map.is_empty();
         live.map.insert(id, entry);
         drop(live);
+        if first {
+            self.watch.ring();
+        }
         self.opened.fetch_add(1, Relaxed);
         Ok(shared)
     }
@@ -356,6 +365,11 @@ impl Registry {
         }
     }
 
+    /// Where the watch sleeps.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.live.lock().map.len()
     }
@@ -456,7 +470,10 @@ impl Registry {
             connections,
             sessions,
             commands: self.commands.load(Relaxed) + running,
-            panics: self.panics.load(Relaxed),
+            panics: self.panics.load(Relaxed) + self.cancels.panics.load(Relaxed),
+            commands_killed: self.cancels.killed.load(Relaxed),
+            commands_timed_out: self.cancels.timed_out.load(Relaxed),
+            commands_hung_up: self.cancels.hung_up.load(Relaxed),
             lost_edges: self.lost_edges.load(Relaxed),
             accept_errors: self.accept_errors.load(Relaxed),
             closes,

@@ -267,6 +267,7 @@ impl Look {
             state: shared.state().activity(),
             since: ago(begun),
             commands: shared.commands.load(Relaxed),
+            command: shared.command().current(),
             group: None,
             lane: None,
             ahead: None,

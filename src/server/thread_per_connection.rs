@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use super::bed::Bed;
 use super::registry::{ConnState, Registry};
 use super::threads::Threads;
-use crate::config::{Limits, ThreadPerConnectionConfig};
+use crate::config::ThreadPerConnectionConfig;
 use crate::conn::{ConnId, Desk, Shared, Waiting};
-use crate::error::BuildError;
 use crate::event::EventKind;
 use crate::handler::CloseReason;
 use crate::sched::{End, Nanos, Turn};
@@ -21,43 +20,20 @@ use crate::stats::Times;
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
 
-/// The names of the watch and of the threads that run connections.
-pub(super) const NAMES: [&str; 2] = ["tgp-watch", "tgp-conn"];
-
-const WATCH_STACK: usize = 256 * 1024;
+/// The name of the threads that run connections.
+pub(super) const NAME: &str = "tgp-conn";
 
 /// The running scheduler.
 #[derive(Debug)]
 pub(crate) struct ThreadPerConnection {
-    settings: Mutex<Settings>,
+    config: Mutex<ThreadPerConnectionConfig>,
     threads: Arc<Threads>,
-    /// Apart from those that run connections, and that are counted.
-    watch_thread: Arc<Threads>,
     registry: Arc<Registry>,
     /// Of a thread that runs connections.
     name: &'static str,
     cache: Mutex<Cache>,
     /// Cached threads sleep here.
     bed: Condvar,
-    /// The watch sleeps here.
-    watch_bed: Condvar,
-}
-
-#[derive(Debug)]
-struct Settings {
-    config: ThreadPerConnectionConfig,
-    idle_timeout: Duration,
-    read_timeout: Duration,
-}
-
-impl Settings {
-    fn new(config: ThreadPerConnectionConfig, limits: &Limits) -> Self {
-        Self {
-            config,
-            idle_timeout: limits.idle_timeout,
-            read_timeout: limits.read_timeout,
-        }
-    }
 }
 
 #[derive(Default)]
@@ -69,13 +45,6 @@ struct Cache {
     idle: usize,
     threads: usize,
     stopping: bool,
-}
-
-impl Cache {
-    /// Whether there is no connection.
-    fn is_quiet(&self) -> bool {
-        self.threads == self.idle && self.waiting.is_empty()
-    }
 }
 
 impl std::fmt::Debug for Cache {
@@ -124,30 +93,19 @@ impl wait::Place for Counting {
 }
 
 impl ThreadPerConnection {
-    pub(crate) fn start(
+    pub(crate) fn new(
         config: ThreadPerConnectionConfig,
-        limits: &Limits,
         registry: Arc<Registry>,
-        [watch_name, name]: [&'static str; 2],
-    ) -> Result<Arc<Self>, BuildError> {
-        let this = Arc::new(Self {
-            settings: Mutex::new(Settings::new(config, limits)),
+        name: &'static str,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config: Mutex::new(config),
             threads: Arc::default(),
-            watch_thread: Arc::default(),
             registry,
             name,
             cache: Mutex::default(),
             bed: Condvar::default(),
-            watch_bed: Condvar::default(),
-        });
-        let watch = Arc::clone(&this);
-        this.watch_thread
-            .spawn(watch_name.into(), WATCH_STACK, move || watch.watch())
-            .map_err(|source| BuildError::Resources {
-                what: "a thread",
-                source,
-            })?;
-        Ok(this)
+        })
     }
 
     /// Gives a connection a thread, a cached one if there is; given back when there is none to be
@@ -157,8 +115,8 @@ impl ThreadPerConnection {
         served: Box<dyn Connection>,
     ) -> Result<(), Box<dyn Connection>> {
         let (max_threads, stack_size) = {
-            let settings = self.settings.lock();
-            (settings.config.max_threads, settings.config.stack_size)
+            let config = self.config.lock();
+            (config.max_threads, config.stack_size)
         };
         let mut cache = self.cache.lock();
         if cache.stopping {
@@ -172,9 +130,6 @@ impl ThreadPerConnection {
         }
         let number = cache.next;
         cache.next += 1;
-        if cache.is_quiet() {
-            self.watch_bed.notify_one();
-        }
         cache
             .waiting
             .push_back((number, served, self.registry.now()));
@@ -220,7 +175,7 @@ impl ThreadPerConnection {
 
     /// Starts a thread that waits for a connection.
     pub(crate) fn keep_one_ready(self: &Arc<Self>) -> io::Result<()> {
-        let stack_size = self.settings.lock().config.stack_size;
+        let stack_size = self.config.lock().stack_size;
         self.cache.lock().threads += 1;
         let this = Arc::clone(self);
         let spawned = self
@@ -262,8 +217,8 @@ impl ThreadPerConnection {
             }
             // Anew each time: a change of these wakes all who wait here.
             let (idle_timeout, thread_cache) = {
-                let settings = self.settings.lock();
-                (settings.config.idle_timeout, settings.config.thread_cache)
+                let config = self.config.lock();
+                (config.idle_timeout, config.thread_cache)
             };
             let left = idle_timeout.saturating_sub(begun.elapsed());
             if cache.stopping || cache.idle > thread_cache || left.is_zero() {
@@ -278,7 +233,7 @@ impl ThreadPerConnection {
     /// A connection's life.
     ///
     /// A turn costs what a loop written by hand costs: a blocking `recv` without a time-out, and no
-    /// look at the clock, but for one turn in some. Deadlines are the [`watch`](Self::watch)'s.
+    /// look at the clock, but for one turn in some. Deadlines are the [`watch`](super::watch)'s.
     fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
         let bed = Bed::new();
         let place: Weak<Bed> = Arc::downgrade(&bed);
@@ -321,52 +276,6 @@ impl ThreadPerConnection {
         turn
     }
 
-    /// The life of the thread that closes connections which are silent for too long. It looks at
-    /// all of them, some times in a timeout, and not at all while there are none.
-    pub(crate) fn watch(&self) {
-        let mut cache = self.cache.lock();
-        while !cache.stopping {
-            if cache.is_quiet() {
-                self.watch_bed.wait(&mut cache);
-                continue;
-            }
-            let (idle_timeout, read_timeout) = {
-                let settings = self.settings.lock();
-                (settings.idle_timeout, settings.read_timeout)
-            };
-            let period = idle_timeout.min(read_timeout) / 8;
-            let period = period.clamp(Duration::from_millis(5), Duration::from_secs(1));
-            self.watch_bed.wait_for(&mut cache, period);
-            drop(cache);
-            self.look(idle_timeout, read_timeout);
-            cache = self.cache.lock();
-        }
-    }
-
-    fn look(&self, idle_timeout: Duration, read_timeout: Duration) {
-        let now = self.registry.now();
-        // Relaxed, all of it: statistics of the connection's thread, and our own notes beside them.
-        // One that is read too early is read again at the next look.
-        for shared in self.registry.all() {
-            let commands = shared.commands.load(Relaxed);
-            if shared.watched.swap(commands, Relaxed) != commands {
-                // It has run since the last look: that is when its silence may have begun.
-                shared.since.store(now, Relaxed);
-                continue;
-            }
-            let silent = Duration::from_nanos(now.saturating_sub(shared.since.load(Relaxed)));
-            match shared.state() {
-                ConnState::Idle if silent >= idle_timeout => {
-                    shared.end_input(CloseReason::IdleTimeout);
-                }
-                ConnState::Reading if silent >= read_timeout => {
-                    shared.end_input(CloseReason::ReadTimeout);
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// Tells connections that are idle between two commands that no more will be read from them.
     /// Called again and again during a drain: each other one is found idle some time.
     pub(crate) fn drain(&self) {
@@ -378,13 +287,12 @@ impl ThreadPerConnection {
     }
 
     /// Other limits, from now on.
-    pub(crate) fn reconfigure(&self, config: ThreadPerConnectionConfig, limits: &Limits) {
+    pub(crate) fn reconfigure(&self, config: ThreadPerConnectionConfig) {
         {
             // Whoever is about to wait has looked at them under this lock.
             let _cache = self.cache.lock();
-            *self.settings.lock() = Settings::new(config, limits);
+            *self.config.lock() = config;
         }
-        self.watch_bed.notify_one();
         self.bed.notify_all();
     }
 
@@ -395,14 +303,12 @@ impl ThreadPerConnection {
         let left = std::mem::take(&mut cache.waiting);
         drop(cache);
         self.bed.notify_all();
-        self.watch_bed.notify_all();
         for (_, mut served, _) in left {
             served.abandon(CloseReason::Draining);
         }
     }
 
     pub(crate) fn join(&self, deadline: Instant) -> usize {
-        self.watch_thread.join_all(deadline);
         self.threads.join_all(deadline)
     }
 

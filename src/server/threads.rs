@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use crate::os::affinity::Cpus;
 use crate::sync::{Condvar, Mutex};
 
 /// Starts threads and joins each of them: those that have ended whenever a new one is started, the
@@ -15,6 +16,9 @@ pub(crate) struct Threads {
     pen: Mutex<Pen>,
     /// Notified when a thread ends.
     ended: Condvar,
+    /// Threads of these are pinned. Each starts without what it has inherited of that: a connection that
+    /// detaches has its thread made by a worker.
+    pinned: Option<Cpus>,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +45,13 @@ impl Pen {
 }
 
 impl Threads {
+    pub(crate) fn new(pinned: Option<Cpus>) -> Self {
+        Self {
+            pinned,
+            ..Self::default()
+        }
+    }
+
     /// Starts a thread. Errors are the operating system's, and counted.
     pub(crate) fn spawn(
         self: &Arc<Self>,
@@ -58,6 +69,9 @@ impl Threads {
             .name(name)
             .stack_size(stack_size)
             .spawn(move || {
+                if let Some(cpus) = &threads.pinned {
+                    cpus.unpin();
+                }
                 let _leave = Leave { threads, id };
                 run();
             });

@@ -226,6 +226,8 @@ impl Policy {
                 Lane::Low
             },
             holding: None,
+            in_transaction: false,
+            heard: true,
             look_again: false,
             calls,
             until: NEVER,

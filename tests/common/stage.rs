@@ -77,18 +77,26 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `TRANSACTION true` | whether the session is in one | `set` |
 /// | `HOLD true` | whether the session holds something | `set` |
 /// | `WEIGH n` | the session says that it takes n bytes | `weighed` |
+/// | `NUMBER` | | the command's number |
+/// | `HEED gate` | waits for a gate, or to be cancelled, and sleeps meanwhile | `heeded`, or `cancelled:` and why |
+/// | `OBEY gate` | the same, and keeps a CPU busy | `obeyed`, or `cancelled:` and why |
+/// | `SPITE gate` | as `HEED`, but its callback panics | |
+/// | `LEAK` | leaks the scope of a callback that opens the gate `leak` | `leaked` |
+/// | `KILL SELF` | kills itself, not its connection, and asks to be called then | `true`, how often it was called, and why |
+/// | `KILL id number` | kills a command | `true` if it was at that one |
+/// | `DETACH HEED` | detaches, and waits to be cancelled | `detached`, and then `cancelled:` and why |
 /// | `AWAIT id gate` | waits for a gate, and says for whose command | `waited` |
 /// | `CHALLENGE` | a step of a login | `prove it` |
 /// | `LOGIN` | logs in, if [`Stage::asks_for_login`] | `welcome` |
 /// | `LOGIN IF POSSIBLE` | the same, and goes on in any case | `welcome`, or why not |
 /// | `LOGIN ROOT` | the same, whatever the limit is | `welcome` |
 ///
-/// Who is woken replies with the reason: `resumed`, `due` or `poked`. After a poke it parks again if it
+/// Who is woken replies with the reason: `resumed`, `due`, `poked`, or `cancelled:` and why. After a poke it parks again if it
 /// was parked, with the same `Resume`.
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
-    gates: Mutex<Gates>,
-    bell: Condvar,
+    gates: Arc<Mutex<Gates>>,
+    bell: Arc<Condvar>,
     /// What is inside the handler: commands by their first word, and `open`.
     running: Mutex<BTreeMap<String, Gauge>>,
     reasons: Mutex<Vec<CloseReason>>,
@@ -176,6 +184,27 @@ impl Stage {
                 .bell
                 .wait(gates)
                 .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until a gate is open or the command is cancelled.
+    fn pass_or_stop(&self, gate: &str, conn: &Conn) {
+        let mut gates = lock(&self.gates);
+        while !gates.all && !gates.open.contains(gate) && !conn.is_cancelled() {
+            gates = self
+                .bell
+                .wait(gates)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What wakes who is at a gate.
+    fn alarm(&self) -> impl Fn() + Send + 'static {
+        let (gates, bell) = (Arc::clone(&self.gates), Arc::clone(&self.bell));
+        move || {
+            // Not between its look and its sleep.
+            drop(lock(&gates));
+            bell.notify_all();
         }
     }
 
@@ -304,6 +333,48 @@ impl Stage {
             "AGAIN" => {
                 session.again = number()?;
                 return self.again(session, conn);
+            }
+            "NUMBER" => conn.command_number().to_string(),
+            "HEED" | "SPITE" => {
+                let alarm = self.alarm();
+                let panics = word == "SPITE";
+                let _scope = conn.on_cancel(move || {
+                    alarm();
+                    assert!(!panics, "told to, in a callback");
+                });
+                wait::during(WaitKind::UserLock, || self.pass_or_stop(rest, conn));
+                stopped(conn, "heeded")
+            }
+            "OBEY" => {
+                while !self.is_open(rest) && !conn.is_cancelled() {
+                    (0..10_000).for_each(|_| std::hint::spin_loop());
+                }
+                stopped(conn, "obeyed")
+            }
+            "LEAK" => {
+                let gates = Arc::clone(&self.gates);
+                let open = move || _ = lock(&gates).open.insert("leak".to_owned());
+                std::mem::forget(conn.on_cancel(open));
+                "leaked".to_owned()
+            }
+            "KILL" if rest == "SELF" => {
+                let calls = Arc::new(AtomicUsize::new(0));
+                let count = || {
+                    let calls = Arc::clone(&calls);
+                    move || _ = calls.fetch_add(1, SeqCst)
+                };
+                let _before = conn.on_cancel(count());
+                let handle = conn.handle();
+                assert_eq!(handle.command(), Some(conn.command_number()));
+                let killed = handle.kill_command(conn.command_number());
+                let _after = conn.on_cancel(count());
+                let calls = calls.load(SeqCst);
+                format!("{killed} {calls} {}", stopped(conn, "not"))
+            }
+            "KILL" if rest.contains(' ') => {
+                let (id, number) = rest.split_once(' ').expect("an id and a number");
+                let [id, number] = [id, number].map(|n| n.parse::<u64>().expect("a number"));
+                conn.server().kill_command(id.into(), number).to_string()
             }
             "KILL" if !rest.is_empty() => conn.server().kill(number()?.into()).to_string(),
             "KILL" => {
@@ -442,6 +513,13 @@ impl Stage {
         session.again -= 1;
         Ok(Next::again())
     }
+}
+
+/// What a command replies that stops when it is cancelled.
+fn stopped(conn: &Conn, otherwise: &str) -> String {
+    let why = conn.cancelled().map(|why| format!("cancelled: {why}"));
+    assert_eq!(why.is_some(), conn.is_cancelled());
+    why.unwrap_or_else(|| otherwise.to_owned())
 }
 
 fn after(ms: u64) -> Instant {
@@ -589,11 +667,17 @@ impl Handler for Stage {
         session.reaches("woken");
         let word = match why {
             Woken::Again => return self.again(session, conn),
-            Woken::Flushed => return session.stream(conn),
+            Woken::Flushed if !conn.is_cancelled() => return session.stream(conn),
+            Woken::Flushed => "",
             Woken::Resumed => "resumed",
             Woken::Due => "due",
             Woken::Poked => "poked",
+            Woken::Cancelled => "",
             why => unreachable!("another reason: {why:?}"),
+        };
+        let word = match word {
+            "" => stopped(conn, "cancelled, and nobody knows why"),
+            word => word.to_owned(),
         };
         writeln!(conn, "{word}")?;
         if why == Woken::Poked && session.parked.is_some_and(|parked| parked.again) {
@@ -618,6 +702,12 @@ impl Handler for Stage {
             },
             "READ" => while conn.read(&mut [0; 64])? > 0 {},
             "PANIC" => panic!("told to, in detached"),
+            "HEED" => {
+                let _scope = conn.on_cancel(self.alarm());
+                self.pass_or_stop("never", conn);
+                let reply = stopped(conn, "let go");
+                return writeln!(conn, "{reply}");
+            }
             gate => self.pass(gate),
         }
         conn.write_all(b"left\n")

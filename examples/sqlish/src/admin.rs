@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use thread_group_pool::OnCancel;
+
 /// The server, seen from a statement. `None` means that this server cannot tell, and becomes an
 /// `ERR`: the engine and the sessions know nothing of threads and connections, so that they run
 /// under any server.
@@ -37,14 +39,26 @@ pub trait Admin {
         None
     }
 
+    /// Kills the statement that a connection runs, if it runs one; whether there is a connection by this
+    /// id.
+    fn kill_query(&self, _id: u64) -> Option<bool> {
+        None
+    }
+
+    /// Has `call` called when the statement that runs is killed or takes too long, until what this
+    /// returns is dropped. `None`: this server calls nobody, and is asked now and then.
+    fn on_cancel(&self, _call: Box<dyn FnOnce() + Send>) -> Option<OnCancel> {
+        None
+    }
+
     /// Whether a statement that has to wait may leave its thread, by [`Flow::Park`](crate::Flow).
     /// If not it blocks.
     fn parks(&self) -> bool {
         false
     }
 
-    /// Whether the connection whose statement runs is to end. Asked now and then by statements that
-    /// wait or burn CPU.
+    /// Whether the statement that runs is to end, or its connection. Asked now and then by statements that
+    /// burn CPU, and by those that wait, where nobody calls them.
     fn cancelled(&self) -> bool {
         false
     }

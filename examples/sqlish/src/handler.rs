@@ -5,7 +5,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use thread_group_pool::{CloseReason, Conn, ConnId, GroupStats, Handler, Next, Refusal, Woken};
+use thread_group_pool::{
+    CloseReason, Conn, ConnId, GroupStats, Handler, Next, OnCancel, Refusal, Woken,
+};
 
 use crate::admin::{Admin, Connection, Grid};
 use crate::engine::Engine;
@@ -51,9 +53,12 @@ impl Handler for SqlishHandler {
         with_reply(|reply| one_statement(session, conn, reply))
     }
 
-    fn woken(&self, session: &mut Session, conn: &mut Conn, _why: Woken) -> io::Result<Next> {
+    fn woken(&self, session: &mut Session, conn: &mut Conn, why: Woken) -> io::Result<Next> {
         with_reply(|reply| {
-            let flow = session.woken(reply)?;
+            let flow = match why {
+                Woken::Cancelled => session.interrupted(reply)?,
+                _ => session.woken(reply)?,
+            };
             stand(session, conn)?;
             conn.write_all(reply)?;
             Ok(next(flow, session))
@@ -303,6 +308,21 @@ impl Admin for ServerAdmin<'_> {
 
     fn kill(&self, id: u64) -> Option<bool> {
         Some(self.0.server().kill(ConnId::from(id)))
+    }
+
+    fn kill_query(&self, id: u64) -> Option<bool> {
+        let conn = self.0.server().find(ConnId::from(id));
+        if let Some(conn) = &conn
+            && let Some(command) = conn.command()
+        {
+            // If it has ended meanwhile, the next one is not meant.
+            conn.kill_command(command);
+        }
+        Some(conn.is_some())
+    }
+
+    fn on_cancel(&self, call: Box<dyn FnOnce() + Send>) -> Option<OnCancel> {
+        Some(self.0.on_cancel(call))
     }
 
     fn cancelled(&self) -> bool {

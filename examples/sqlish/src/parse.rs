@@ -55,7 +55,11 @@ pub(crate) enum Statement<'a> {
     ShowThreadPoolQueues,
     ShowThreadPoolWaits,
     ShowProcesslist,
-    Kill(u64),
+    Kill {
+        id: u64,
+        /// The statement only.
+        query: bool,
+    },
     Quit,
 }
 
@@ -161,12 +165,24 @@ impl<'a> Scanner<'a> {
         } else if is("SET") {
             self.set()
         } else if is("KILL") {
-            self.integer().map(Statement::Kill)
+            self.kill()
         } else if is("QUIT") {
             Ok(Statement::Quit)
         } else {
             Err(SqlError::Syntax { near: whole })
         }
+    }
+
+    /// `KILL [CONNECTION | QUERY] <id>`.
+    fn kill(&mut self) -> Result<Statement<'a>, SqlError<'a>> {
+        let here = self.rest;
+        let word = self.word();
+        let query = word.eq_ignore_ascii_case("QUERY");
+        if !query && !word.eq_ignore_ascii_case("CONNECTION") {
+            self.rest = here;
+        }
+        let id = self.integer()?;
+        Ok(Statement::Kill { id, query })
     }
 
     /// `SELECT <column> FROM <table> WHERE id = <id>` or a function.
@@ -624,7 +640,27 @@ mod tests {
             ("SHOW THREAD_POOL GROUPS", Statement::ShowThreadPoolGroups),
             ("SHOW THREAD_POOL STATS", Statement::ShowThreadPoolStats),
             ("SHOW PROCESSLIST", Statement::ShowProcesslist),
-            ("KILL 12", Statement::Kill(12)),
+            (
+                "KILL 12",
+                Statement::Kill {
+                    id: 12,
+                    query: false,
+                },
+            ),
+            (
+                "kill connection 12",
+                Statement::Kill {
+                    id: 12,
+                    query: false,
+                },
+            ),
+            (
+                "KILL QUERY 12",
+                Statement::Kill {
+                    id: 12,
+                    query: true,
+                },
+            ),
             ("QUIT", Statement::Quit),
         ] {
             assert_eq!(parsed(line), Ok(expected), "{line}");

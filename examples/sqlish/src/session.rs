@@ -243,6 +243,25 @@ impl Session {
         Ok(Flow::Continue)
     }
 
+    /// Ends the statement that parked, because it has been killed or takes too long, if that can be:
+    /// a commit cannot be taken back.
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    pub fn interrupted<W: Write>(&mut self, out: &mut W) -> io::Result<Flow> {
+        if let Some(Pending::UserLock { name, .. }) = &self.pending {
+            // Granted in the last moment: taken, because refusing would only delay those behind.
+            if !self.engine.user_locks.settle(name, &self.client.signal) {
+                self.pending = None;
+                self.changed = true;
+                self.client.show_nothing();
+                protocol::error(out, &SqlError::Interrupted)?;
+                return Ok(Flow::Continue);
+            }
+        }
+        self.woken(out)
+    }
+
     /// What the scheduler should know from now on, if that has changed since the last time.
     #[inline]
     pub fn changed_standing(&mut self) -> Option<Standing> {
@@ -371,7 +390,7 @@ impl Session {
                 grid(&admin.thread_pool_stats().ok_or(unavailable)?, out)?;
             }
             Statement::ShowProcesslist => grid(&self.processlist(statement, admin)?, out)?,
-            Statement::Kill(id) => self.kill(id, admin)?,
+            Statement::Kill { id, query } => self.kill(id, query, admin)?,
             Statement::Quit => {
                 protocol::ok(out)?;
                 return Ok(Flow::Quit);
@@ -538,6 +557,7 @@ impl Session {
                 let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
                 let deadline = timeout.and_then(deadline);
                 let granted = || locks.is_granted(&name, signal);
+                let _told = signal.told(admin);
                 let woken = self.client.showing(DOING, text(statement), || {
                     wait::during_for(WaitKind::UserLock, ConnId::from(holder), || {
                         signal.wait_until(granted, deadline, &|| admin.cancelled())
@@ -589,6 +609,7 @@ impl Session {
         }
         let deadline = deadline(self.engine.config.lock_wait_timeout);
         let granted = || table.is_granted(place.id, signal);
+        let _told = signal.told(admin);
         let over = || signal.wait_until(granted, deadline, &|| admin.cancelled());
         let woken = self
             .client
@@ -660,6 +681,7 @@ impl Session {
         admin: &A,
     ) -> Result<(), SqlError<'static>> {
         let deadline = deadline(duration);
+        let _told = self.client.signal.told(admin);
         let over = || loop {
             match self.client.signal.wait(deadline, &|| admin.cancelled()) {
                 Woken::TimedOut => return Ok(()),
@@ -695,7 +717,19 @@ impl Session {
     }
 
     #[inline(never)]
-    fn kill<A: Admin + ?Sized>(&self, id: u64, admin: &A) -> Result<(), SqlError<'static>> {
+    fn kill<A: Admin + ?Sized>(
+        &self,
+        id: u64,
+        query: bool,
+        admin: &A,
+    ) -> Result<(), SqlError<'static>> {
+        if query {
+            return match admin.kill_query(id) {
+                None => Err(SqlError::Unavailable("KILL QUERY")),
+                Some(false) => Err(SqlError::NoSuchThread(id)),
+                Some(true) => Ok(()),
+            };
+        }
         if !admin.kill(id).ok_or(SqlError::Unavailable("KILL"))? {
             return Err(SqlError::NoSuchThread(id));
         }

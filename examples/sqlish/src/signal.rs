@@ -1,13 +1,16 @@
 //! What a session sleeps on: one condition, rung by whoever hands it a lock or kills it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use thread_group_pool::OnCancel;
 
+use crate::admin::Admin;
 use crate::engine::Place;
 
-/// How often a sleeper asks whether its connection has been cancelled. Only for a cancellation that
-/// did not come by [`Signal::cancel`]: a drain's deadline, a client that hung up.
+/// How often a sleeper asks whether it has been cancelled, under a server that tells nobody of that;
+/// see [`Signal::told`].
 const POLL: Duration = Duration::from_millis(100);
 
 /// The bell of one session. A ring is remembered until the session looks, so none is lost; it is a
@@ -27,6 +30,8 @@ pub(crate) struct Signal {
 struct State {
     rung: bool,
     cancelled: bool,
+    /// A cancellation rings.
+    told: bool,
     /// The commit that the session has asked for is on disk, so to speak.
     flushed: bool,
 }
@@ -51,6 +56,17 @@ impl Signal {
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Has a cancellation ring, for as long as what this returns lives.
+    pub(crate) fn told<A: Admin + ?Sized>(self: &Arc<Self>, admin: &A) -> Option<Told<'_>> {
+        let signal = Arc::clone(self);
+        let scope = admin.on_cancel(Box::new(move || signal.ring()))?;
+        self.state.lock().told = true;
+        Some(Told {
+            signal: self,
+            _scope: scope,
+        })
     }
 
     /// Call with no mutex held: the sleeper wakes into it.
@@ -126,11 +142,14 @@ impl Signal {
             if !state.rung && !state.cancelled {
                 let now = Instant::now();
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-                match left {
-                    Some(Duration::ZERO) => return Woken::TimedOut,
-                    Some(left) => self.bell.wait_for(&mut state, left.min(POLL)),
-                    None => self.bell.wait_for(&mut state, POLL),
-                };
+                if left == Some(Duration::ZERO) {
+                    return Woken::TimedOut;
+                }
+                let poll = (!state.told).then_some(POLL);
+                match left.into_iter().chain(poll).min() {
+                    Some(time) => _ = self.bell.wait_for(&mut state, time),
+                    None => self.bell.wait(&mut state),
+                }
             }
             if state.cancelled {
                 return Woken::Cancelled;
@@ -139,6 +158,18 @@ impl Signal {
                 return Woken::Rung;
             }
         }
+    }
+}
+
+/// A cancellation rings; see [`Signal::told`].
+pub(crate) struct Told<'a> {
+    signal: &'a Signal,
+    _scope: OnCancel,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.signal.state.lock().told = false;
     }
 }
 

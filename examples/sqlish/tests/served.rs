@@ -145,6 +145,42 @@ fn kill_ends_whatever_a_connection_is_doing() {
 }
 
 #[test]
+fn kill_query_ends_a_statement_and_not_its_connection() {
+    under_all(|site, transport| {
+        let mut admin = site.connect(transport);
+        let mut holder = site.connect(transport);
+        holder.run(&["BEGIN", "UPDATE sbtest1 SET k=k+1 WHERE id=3"]);
+        assert_eq!(holder.value("SELECT GET_LOCK('busy', 0)"), "1");
+        let mut victim = site.connect(transport);
+        for (statement, doing) in [
+            (
+                "UPDATE sbtest1 SET k=k+1 WHERE id=3",
+                "waiting for a row lock",
+            ),
+            ("SELECT GET_LOCK('busy', -1)", "waiting for a named lock"),
+            ("SELECT SLEEP(100000)", "sleeping"),
+            ("SELECT SLEEP_UNSEEN(100000)", "sleeping"),
+            (
+                "SELECT BENCHMARK(18446744073709551615, MD5('x'))",
+                "computing",
+            ),
+        ] {
+            victim.send(format!("{statement}\nPING\n"));
+            admin.ask_until("SHOW PROCESSLIST", doing);
+            assert_eq!(admin.ask(&format!("KILL QUERY {}", victim.id)), "OK");
+            assert_eq!(code(&victim.reply()), 1317, "{statement}");
+            assert_eq!(victim.reply(), "OK");
+        }
+        // Between two statements there is nothing to kill, and the next one is not meant.
+        assert_eq!(admin.ask(&format!("KILL QUERY {}", victim.id)), "OK");
+        assert_eq!(victim.ask("PING"), "OK");
+        assert_eq!(code(&admin.ask("KILL QUERY 123456789")), 1094);
+        assert_eq!(admin.ask(&format!("KILL CONNECTION {}", victim.id)), "OK");
+        assert_eq!(code(&victim.rest()), 1927);
+    });
+}
+
+#[test]
 fn the_scheduler_is_told_of_one_kind_of_sleep_and_not_of_the_other() {
     let site = Site::new(Kind::Pool, small(), Limits::default());
     let mut admin = site.connect(Transport::Unix);

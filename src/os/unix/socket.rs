@@ -165,6 +165,26 @@ impl Socket {
     }
 }
 
+/// Which peers have gone, or will send no more; by one call, that does not wait.
+pub(crate) fn hung_up<'a>(sockets: impl Iterator<Item = &'a Socket>) -> Vec<bool> {
+    let mut fds: Vec<_> = sockets.map(|s| PollFd::new(s, LEFT)).collect();
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    if fds.is_empty() || poll(&mut fds, Some(&now)).is_err() {
+        return vec![false; fds.len()];
+    }
+    let gone = LEFT | PollFlags::HUP | PollFlags::ERR;
+    fds.iter().map(|fd| fd.revents().intersects(gone)).collect()
+}
+
+/// What says that a peer will send no more. Elsewhere than on Linux only that it has gone is seen.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const LEFT: PollFlags = PollFlags::RDHUP;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const LEFT: PollFlags = PollFlags::empty();
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
