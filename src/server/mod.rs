@@ -489,7 +489,7 @@ impl ServerHandle {
     }
 
     /// Kills one command of a connection, by its number ([`ConnHandle::kill_command`],
-    /// [`ConnInfo::command`]); false if the connection is not at that command, or not there.
+    /// [`ConnInfo::command`](crate::ConnInfo)); false if the connection is not at that command, or not there.
     pub fn kill_command(&self, id: ConnId, command: u64) -> bool {
         self.find(id).is_some_and(|conn| conn.kill_command(command))
     }
