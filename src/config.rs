@@ -60,6 +60,13 @@ macro_rules! setters {
 
 /// The thread pool's limits.
 ///
+/// The defaults are meant to be left alone. What may need a value of yours, in the order in which it is
+/// worth a thought: `groups`, if the process shares its CPUs with others; `max_threads`, if the system gives
+/// fewer (a pool of lock waiters must fit into it); `stack_size`, if the handler recurses;
+/// `stall_limit` and `oversubscribe` last, with [`ServerHandle::times`](crate::ServerHandle::times) before
+/// you and after. How many connections there may be, how large a command, and how long who may be silent is
+/// in [`Limits`].
+///
 /// ```
 /// use std::time::Duration;
 /// use thread_group_pool::PoolConfig;

@@ -701,6 +701,17 @@ struct Link {
 
 /// A connection, as [`Handler`](crate::Handler)'s callbacks see it.
 ///
+/// | to | use |
+/// |---|---|
+/// | parse what has arrived, without blocking | [`buffered`](Conn::buffered), [`consume`](Conn::consume), [`at_end`](Conn::at_end) |
+/// | answer | `Write`: it is queued, and leaves at the end of the turn in one call |
+/// | read and write with code that blocks | `Read`, `BufRead`, `Write`; [`split`](Conn::split) for both at once |
+/// | finish a login | [`logged_in`](Conn::logged_in) |
+/// | say what the session is in | [`set_in_transaction`](Conn::set_in_transaction), [`set_holding`](Conn::set_holding), [`set_priority`](Conn::set_priority) |
+/// | notice a kill in a long computation | [`is_cancelled`](Conn::is_cancelled) |
+/// | be resumed, poked or killed by others | [`resume`](Conn::resume), [`handle`](Conn::handle) |
+/// | ask about the server, or kill another one | [`server`](Conn::server) |
+///
 /// `Read`, `BufRead` and `Write` block where they must, as a std stream does. To parse without
 /// blocking, look at [`buffered`](Conn::buffered) and return
 /// [`Next::input`](crate::Next::input) when a command is not complete yet: then no thread is held

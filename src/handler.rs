@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::conn::Conn;
 
-/// A server's protocol and engine, seen from its connections.
+/// A server's protocol and engine, seen from its connections. How to write one, step by step, is in
+/// [`guide::embedding`](crate::guide::embedding).
 ///
 /// One handler serves any number of connections, from any number of threads at once; what belongs
 /// to one connection is in its [`Session`](Handler::Session). For one connection the callbacks
@@ -116,6 +117,16 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// What a connection does after a callback.
+///
+/// | what is wanted | return |
+/// |---|---|
+/// | the next command, or more of this one that is still in the buffer | [`input`](Next::input) |
+/// | more of this command, of which a part has been consumed | [`more_input`](Next::more_input) |
+/// | to go on after the others had their turn | [`again`](Next::again) |
+/// | to go on when what was written has left: replies of any size | [`flush`](Next::flush) |
+/// | to go on when somebody else says so, or at a time | [`park`](Next::park), with [`until`](Next::until) |
+/// | a thread of its own, for good | [`detach`](Next::detach) |
+/// | the end, after what is queued has left | [`close`](Next::close) |
 ///
 /// Small and `Copy`. Built by its constructors:
 /// ```

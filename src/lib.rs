@@ -32,6 +32,9 @@ pub mod design {}
 
 /// Pages for those who embed the crate.
 pub mod guide {
+    #[doc = include_str!("guide/embedding.md")]
+    pub mod embedding {}
+
     #[doc = include_str!("guide/loom.md")]
     pub mod loom {}
 
