@@ -29,7 +29,7 @@ impl Default for Scheduler {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Ours: work is conserved, and short commands never wait behind long ones.
+    /// Ours: while there are threads, short commands do not wait for long ones to end.
     #[default]
     Conserving,
     /// MariaDB's, gaps included, to compare with; see [`PoolConfig::mariadb`].

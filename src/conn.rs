@@ -476,8 +476,9 @@ impl ConnHandle {
 ///
 /// A resume, a kill, a client's hang-up, a poke and the time given to
 /// [`Next::until`](crate::Next::until) may come together. The connection runs for the first; a
-/// `Resume` that comes after the park is over does nothing. A poke leaves the park as it is if the
-/// handler answers it with [`Next::park`](crate::Next::park), and ends it otherwise.
+/// `Resume` that comes after the park is over does nothing. After a poke the park goes on, with the
+/// same `Resume`, if the handler answers with [`Next::park`](crate::Next::park), and ends otherwise; a
+/// time is not kept, and is given again with [`Next::until`](crate::Next::until).
 #[derive(Clone, Debug)]
 pub struct Resume(Arc<Pledge>);
 

@@ -67,8 +67,10 @@ pub trait Handler: Send + Sync + 'static {
     fn command(&self, session: &mut Self::Session, conn: &mut Conn) -> io::Result<Next>;
 
     /// The connection runs again for another reason than input; see [`Woken`]. A handler that
-    /// returns [`Next::again`] implements this: the default closes the connection, with
-    /// [`CloseReason::Handler`] of [`io::ErrorKind::Unsupported`].
+    /// returns [`Next::again`], [`flush`](Next::flush) or [`park`](Next::park), uses
+    /// [`until`](Next::until), or whose connections are [poked](crate::ConnHandle::poke), implements
+    /// this: the default closes the connection, with [`CloseReason::Handler`] of
+    /// [`io::ErrorKind::Unsupported`].
     ///
     /// # Errors
     /// As [`command`](Handler::command).
@@ -84,8 +86,13 @@ pub trait Handler: Send + Sync + 'static {
     /// The connection has left the scheduler by [`Next::detach`] and is the callee's for as long as
     /// this call lasts. Reading and writing block, within the time-outs of
     /// [`Limits`](crate::Limits), and fail when it is killed. The connection ends with the call, as
-    /// all others do, by [`close`](Handler::close). A drain waits for it until its deadline and then
-    /// kills it.
+    /// all others do, by [`close`](Handler::close).
+    ///
+    /// A drain waits for it until its deadline and then kills it, and does not tell it: a stream without
+    /// an end looks now and then at a flag that its server sets before it drains. A wait for something
+    /// else than the client, such as new entries of a log, is the callee's own: neither a kill nor a
+    /// client that leaves ends it, so it is one with a time-out, after which
+    /// [`is_cancelled`](Conn::is_cancelled) is looked at.
     ///
     /// # Errors
     /// As [`command`](Handler::command). Without one, what is queued is sent, and the reason for the
@@ -215,9 +222,11 @@ impl Next {
     }
 
     /// With [`input`](Next::input), [`more_input`](Next::more_input) and [`park`](Next::park): be
-    /// woken ([`Woken::Due`]) at `at` at the latest, to within about two milliseconds. With the
-    /// others it has no meaning. Input, a poke or a resume that comes before cancels it. A client that is
-    /// silent meanwhile is silent: the idle clock goes on over it, and over pokes.
+    /// woken ([`Woken::Due`]) at `at` at the latest, to within about two milliseconds (under
+    /// [`Policy::Mariadb`](crate::Policy), to within one or two `stall_limit`s). With the
+    /// others it is ignored. Input, a poke or a resume that comes before cancels it: it is given again
+    /// with each `Next` for which it is to hold, a park that goes on after a poke included. A client that
+    /// is silent meanwhile is silent: the idle clock goes on over it, and over pokes.
     pub const fn until(mut self, at: Instant) -> Self {
         self.until = Some(at);
         self

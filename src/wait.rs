@@ -125,7 +125,8 @@ pub fn during<R>(kind: WaitKind, blocking: impl FnOnce() -> R) -> R {
 /// may have a thread beyond the cap; so do those that the holder itself waits for, as far as it has said
 /// so.
 /// Without it, whoever is waited for queues behind those that wait for it. A holder that is unknown
-/// here or has gone is no error.
+/// here or has gone is no error. The wait is for this holder to its end: when the lock passes to another, who has not
+/// said so by [`Conn::set_holding`](crate::Conn::set_holding), end this one and begin one for that.
 pub fn during_for<R>(kind: WaitKind, holder: ConnId, blocking: impl FnOnce() -> R) -> R {
     let _waiting = enter_for(kind, holder);
     blocking()

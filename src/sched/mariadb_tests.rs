@@ -129,11 +129,15 @@ impl Pool {
     }
 
     fn ends(&mut self, conn: usize, end: End) {
+        self.ends_and_says(conn, end, None);
+    }
+
+    fn ends_and_says(&mut self, conn: usize, end: End, holding: Option<bool>) {
         let worker = self.running.remove(&conn).expect("it runs");
         let turn = Turn {
             end,
             lane: self.lanes[conn],
-            holding: None,
+            holding,
             in_transaction: false,
             look_again: false,
             calls: 1,
@@ -419,4 +423,18 @@ fn what_mariadb_does_not_know_has_no_effect() {
         assert_eq!(actions.call, Call::Nobody);
     }
     assert_eq!((pool.lane(1), pool.sched.stats().long), ("low", 0));
+}
+
+/// It was taken off a count that it had never been added to.
+#[test]
+fn a_holder_that_is_waited_for_no_more_while_it_runs_is_what_it_says() {
+    let mut pool = Pool::at_rest(PoolConfig::mariadb(), 2, 100);
+    for holding in [true, false] {
+        pool.readable(&[0]);
+        let _ = pool.sched.boost(pool.keys[0], pool.now);
+        let _ = pool.sched.unboost(pool.keys[0], pool.now);
+        pool.ends_and_says(0, IDLE, Some(holding));
+        let slot = pool.sched.table.get(pool.keys[0]).expect("it is connected");
+        assert_eq!((slot.holding, slot.boosted, slot.disowned), (holding, 0, 0));
+    }
 }

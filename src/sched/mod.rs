@@ -373,7 +373,7 @@ impl<T> State<T> {
 
     /// Somebody has stopped waiting for what this connection holds.
     pub(crate) fn unboost(&mut self, key: Key, now: Nanos) -> Actions {
-        if self.contains(key) {
+        if self.contains(key) && self.bounds.policy == Policy::Conserving {
             self.table.unboost(key);
             if let Some(slot) = self.table.get(key)
                 && let Phase::Queued {
