@@ -90,9 +90,9 @@ pub trait Handler: Send + Sync + 'static {
     ///
     /// A drain waits for it until its deadline and then kills it, and does not tell it: a stream without
     /// an end looks now and then at a flag that its server sets before it drains. A wait for something
-    /// else than the client, such as new entries of a log, is the callee's own: neither a kill nor a
-    /// client that leaves ends it, so it is one with a time-out, after which
-    /// [`is_cancelled`](Conn::is_cancelled) is looked at.
+    /// else than the client, such as new entries of a log, is the callee's own: a kill ends it by
+    /// [`Conn::on_cancel`], or it has a time-out, after which [`is_cancelled`](Conn::is_cancelled) is
+    /// looked at.
     ///
     /// # Errors
     /// As [`command`](Handler::command). Without one, what is queued is sent, and the reason for the
