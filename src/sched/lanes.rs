@@ -124,10 +124,11 @@ impl Lanes {
         let open = self.filled.and(from);
         let first = open.first()?;
         let mut lane = first;
+        let yielded = std::mem::take(&mut self.yielded);
         if open != LaneSet::of(first) {
             let urgent = LaneSet::URGENT.has(first);
             let ageing = match first {
-                Lane::Holding | Lane::Control if self.yielded => LaneSet::default(),
+                Lane::Holding | Lane::Control if yielded => LaneSet::default(),
                 Lane::Holding | Lane::Control => open.without(first),
                 Lane::High | Lane::Low => open.and(LaneSet::AGEING),
                 Lane::Long => LaneSet::default(),
