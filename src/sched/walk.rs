@@ -1402,7 +1402,7 @@ fn every_sequence_in_which_the_old_go_before_the_urgent_keeps_the_invariants() {
             ends: &[IDLE, End::Again],
             ..Setup::plain(2, 1)
         },
-        0,
+        14_654,
     );
 }
 
@@ -1453,7 +1453,7 @@ fn every_sequence_in_which_the_cap_is_lowered_keeps_the_invariants() {
             ends: &[IDLE],
             ..Setup::plain(1, 3)
         },
-        0,
+        253_650,
     );
 }
 
