@@ -186,8 +186,8 @@ impl Next {
         Self::of(Step::MoreInput)
     }
 
-    /// Run again without waiting for input, after the others in the queue: the next step of long
-    /// work. [`Handler::woken`] is called with [`Woken::Again`]. Nothing is read meanwhile, so a client
+    /// Run again without waiting for input, after the others in the queue (those of its own lane, and whoever
+    /// has waited for [`kickup`](crate::PoolConfig) in another): the next step of long work. [`Handler::woken`] is called with [`Woken::Again`]. Nothing is read meanwhile, so a client
     /// that leaves is noticed when the handler writes, or goes back to [`input`](Next::input).
     pub const fn again() -> Self {
         Self::of(Step::Again)

@@ -77,7 +77,7 @@ pub(crate) trait Connection: Send {
 
 /// Drops what a handler has made, whose destructor may panic as well. What that panics with is
 /// leaked: it could do the same.
-fn discard<T>(made: T) {
+pub(crate) fn discard<T>(made: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(made))) {
         std::mem::forget(payload);
     }

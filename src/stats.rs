@@ -124,7 +124,8 @@ pub struct GroupStats {
     /// Connections that others may be waiting for, by their own word or the others'.
     pub holding: usize,
     /// Threads beyond [`PoolConfig::max_threads`](crate::PoolConfig): at most one for each that holds
-    /// something, and for a tenth of a second after.
+    /// something, and for a tenth of a second after; and those that a lower `max_threads` leaves out, until
+    /// their commands have ended.
     pub over_cap: usize,
     /// Commands in the lanes.
     #[doc(alias = "QUEUE_LENGTH")]

@@ -183,12 +183,17 @@ pub(crate) trait Place: Send + Sync {
 struct Worker {
     place: Arc<dyn Place>,
     depth: Cell<u32>,
+    /// There is no command: see [`unreported`].
+    silent: Cell<bool>,
     /// The outermost wait.
     begun: Cell<Option<(WaitKind, Instant)>>,
 }
 
 impl Worker {
     fn begin(&self, kind: WaitKind, holder: Option<ConnId>) {
+        if self.silent.get() {
+            return;
+        }
         let depth = self.depth.get();
         self.depth.set(depth + 1);
         if depth == 0 {
@@ -207,7 +212,7 @@ impl Worker {
 
     fn end(&self) {
         let depth = self.depth.get();
-        // Zero: the guard outlived its command, which has been ended by `command_ended`.
+        // Zero: the guard outlived its command, which has been ended by `command_ended`, or there was none.
         if depth > 0 {
             self.depth.set(depth - 1);
             if depth == 1 {
@@ -226,6 +231,7 @@ pub(crate) fn install(place: Arc<dyn Place>) {
     let worker = Worker {
         place,
         depth: Cell::new(0),
+        silent: Cell::new(false),
         begun: Cell::new(None),
     };
     WORKER.with(|w| {
@@ -242,6 +248,15 @@ pub(crate) fn command_ended() {
             worker.ended();
         }
     });
+}
+
+/// Runs what belongs to no command any more, on a worker that has none: its waits are not reported.
+pub(crate) fn unreported<R>(rest: impl FnOnce() -> R) -> R {
+    let set = |silent| WORKER.with(|w| w.get().map(|worker| worker.silent.set(silent)));
+    set(true);
+    let result = rest();
+    set(false);
+    result
 }
 
 /// The command on this thread says that it will be long.
@@ -316,6 +331,21 @@ mod tests {
         let counts = on_a_worker(|| {
             std::mem::forget(enter(WaitKind::Sleep));
             command_ended();
+        });
+        assert_eq!(
+            (counts.begun.load(Relaxed), counts.open.load(Relaxed)),
+            (1, 0)
+        );
+    }
+
+    #[test]
+    fn where_there_is_no_command_there_is_no_wait() {
+        let counts = on_a_worker(|| {
+            unreported(|| {
+                during(WaitKind::Sleep, command_ended);
+                std::mem::forget(enter(WaitKind::DiskIo));
+            });
+            during(WaitKind::Sync, || ());
         });
         assert_eq!(
             (counts.begun.load(Relaxed), counts.open.load(Relaxed)),

@@ -3,11 +3,18 @@
 
 mod common;
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::client::Client;
 use common::{Harness, Options, Setup, everywhere, patient_group, until};
-use thread_group_pool::{CloseReason, Limits, PoolConfig};
+use thread_group_pool::wait::{self, WaitKind};
+use thread_group_pool::{
+    CloseReason, Conn, Handler, Limits, Next, PoolConfig, ThreadPerConnectionConfig,
+};
 
 everywhere! {
     a_panic_in_open_ends_one_connection,
@@ -20,6 +27,7 @@ everywhere! {
     a_panic_in_refuse_ends_there,
     a_server_in_which_every_callback_panics_serves_on,
     pipelined_commands_behind_a_panic_are_not_run,
+    a_handler_that_goes_with_its_last_connection_may_wait_and_panic,
 }
 
 /// One worker, so that it is the one that goes on. Under thread-per-connection the thread goes back
@@ -162,4 +170,56 @@ fn pipelined_commands_behind_a_panic_are_not_run(setup: Setup) {
         // The reply before it had been given.
         assert_eq!(client.rest(), "one\nfarewell: the handler panicked\n");
     });
+}
+
+/// A handler that nobody keeps but its connection.
+struct Mayfly(Arc<AtomicU64>);
+
+impl Handler for Mayfly {
+    type Session = ();
+
+    fn open(&self, conn: &mut Conn) -> io::Result<()> {
+        conn.logged_in()
+    }
+
+    fn command(&self, (): &mut (), _: &mut Conn) -> io::Result<Next> {
+        Ok(Next::close())
+    }
+}
+
+impl Drop for Mayfly {
+    fn drop(&mut self) {
+        wait::during(WaitKind::Sync, || self.0.fetch_add(1, SeqCst));
+        // Without a word, so that its thread is back soon.
+        resume_unwind(Box::new("told to, in a destructor"));
+    }
+}
+
+fn a_handler_that_goes_with_its_last_connection_may_wait_and_panic(setup: Setup) {
+    const ROUNDS: u64 = 20;
+    let server = setup.serve(Options {
+        threads: ThreadPerConnectionConfig::default()
+            .thread_cache(16)
+            .max_threads(16),
+        pool: PoolConfig::default().groups(1).oversubscribe(1),
+        ..Options::default()
+    });
+    let mut witness = server.client();
+    let ended = Arc::new(AtomicU64::new(0));
+    for round in 1..=ROUNDS {
+        let (mut ours, theirs) = UnixStream::pair().expect("two sockets");
+        let mayfly = Arc::new(Mayfly(Arc::clone(&ended)));
+        until("there is a thread for it", || {
+            server.stats().connections == 1
+        });
+        server.handle.attach(theirs, mayfly).expect("there is room");
+        ours.write_all(b"end").expect("it is sent");
+        until("its handler has gone", || ended.load(SeqCst) == round);
+        witness.ping();
+    }
+    until("nobody has a command", || {
+        let groups = server.stats().groups;
+        groups.iter().all(|group| group.active + group.waiting == 0)
+    });
+    server.finish();
 }

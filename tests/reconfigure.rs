@@ -28,8 +28,10 @@ in_the_pool! {
     more_slots_let_more_commands_run,
     more_threads_free_a_queue_at_the_cap,
     fewer_threads_end_no_command,
+    fewer_threads_leave_as_they_come_free,
     a_shorter_stall_limit_opens_a_group_that_is_stopped,
     threads_that_wait_in_vain_leave_after_a_shorter_time,
+    shorter_turns_hold_for_who_comes_from_then_on,
 }
 
 promised! { [per_connection_tcp_only PerConnection Tcp]
@@ -318,6 +320,25 @@ fn more_threads_free_a_queue_at_the_cap(setup: Setup) {
     server.finish();
 }
 
+fn shorter_turns_hold_for_who_comes_from_then_on(setup: Setup) {
+    let server = setup.serve(Options::pool(patient_group()));
+    let turns = |client: &mut Client| {
+        client.ping();
+        let before = server.group().dequeues;
+        client.send("ECHO one\nECHO two\nECHO three\nECHO four");
+        for word in ["one", "two", "three", "four"] {
+            assert_eq!(client.line(), word);
+        }
+        server.group().dequeues - before
+    };
+    let mut old = server.client();
+    change_pool(&server, |config| config.turn_commands(1));
+    let mut new = server.client();
+    assert!(turns(&mut new) >= 4);
+    assert!(turns(&mut old) < 4);
+    server.finish();
+}
+
 fn fewer_threads_end_no_command(setup: Setup) {
     let server = setup.serve(Options::pool(two_slots()));
     let mut clients = server.clients(6);
@@ -343,6 +364,53 @@ fn fewer_threads_end_no_command(setup: Setup) {
     });
     assert!(server.group().threads <= 2);
     server.stage.open("again");
+    for client in &mut clients {
+        assert_eq!(client.line(), "waited");
+    }
+    server.finish();
+}
+
+/// Parked ones at once, the others when their commands have ended; and meanwhile no more of them start
+/// than there may be threads.
+fn fewer_threads_leave_as_they_come_free(setup: Setup) {
+    let pool = two_slots().groups(2).idle_timeout(NEVER);
+    let server = setup.serve(Options::pool(pool));
+    let mut clients = server.clients(12);
+    let (parked, busy) = clients.split_at_mut(6);
+    for (gate, clients) in [("first", &mut *parked), ("second", &mut *busy)] {
+        for client in clients {
+            client.send(&format!("WAIT {gate}"));
+        }
+    }
+    until("all wait", || server.stage.running("WAIT").now == 12);
+    server.stage.open("first");
+    for client in parked {
+        assert_eq!(client.line(), "waited");
+    }
+    assert_eq!(
+        change_pool(&server, |config| config.max_threads(4)).changed,
+        ["max_threads"]
+    );
+    until("the parked ones have left", || server.stats().threads <= 6);
+    assert_eq!(server.stage.running("WAIT").now, 6);
+    server.stage.open("second");
+    for client in busy {
+        assert_eq!(client.line(), "waited");
+    }
+    until("the others have left", || server.stats().threads <= 4);
+    until("nobody is beyond the cap", || {
+        server
+            .stats()
+            .groups
+            .iter()
+            .all(|group| group.over_cap == 0)
+    });
+    for client in &mut clients {
+        client.send("WAIT third");
+    }
+    until("all four wait", || server.stage.running("WAIT").now == 4);
+    assert_eq!(server.stats().threads, 4);
+    server.stage.open("third");
     for client in &mut clients {
         assert_eq!(client.line(), "waited");
     }

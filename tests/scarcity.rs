@@ -5,6 +5,7 @@ mod common;
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use common::client::{Client, Socket};
@@ -16,6 +17,7 @@ use thread_group_pool::{ListenerState, LocalAddr, PoolConfig, ThreadPerConnectio
 in_the_pool! {
     a_group_that_gets_no_thread_goes_on_with_those_that_it_has,
     a_connection_that_detaches_and_gets_no_thread_is_closed,
+    the_last_words_of_those_that_got_no_thread_cost_the_group_nothing,
 }
 
 everywhere! {
@@ -101,6 +103,31 @@ fn a_connection_that_detaches_and_gets_no_thread_is_closed(setup: Setup) {
         assert!(server.stats().spawn_failures > 0);
         other.ping();
         assert_eq!(server.client().ask("DETACH READ"), "detached");
+        server.finish();
+    });
+}
+
+/// Who leaves has no command any more, on the worker that closes it: a wait there gives no slot up and
+/// takes none.
+fn the_last_words_of_those_that_got_no_thread_cost_the_group_nothing(setup: Setup) {
+    const ROUNDS: u64 = 10;
+    alone(setup.test, || {
+        let pool = PoolConfig::default().groups(1).oversubscribe(1);
+        let server = setup.serve(Options::pool(pool));
+        server.stage.end_reports.store(true, SeqCst);
+        let mut other = server.client();
+        for _ in 0..ROUNDS {
+            let mut client = server.client();
+            leave_address_space(1 << 20);
+            client.send("DETACH gate");
+            assert!(client.rest().starts_with("farewell: no thread"));
+            allow_threads();
+            other.ping();
+        }
+        server.until_closed_as("no_thread", ROUNDS);
+        let group = server.group();
+        assert_eq!((group.active, group.waiting), (0, 0), "{group:?}");
+        other.ping();
         server.finish();
     });
 }

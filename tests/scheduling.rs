@@ -6,11 +6,12 @@
 
 mod common;
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::client::Client;
 use common::{NEVER, Options, Setup, everywhere, in_the_pool, patient_group, two_slots, until};
-use thread_group_pool::{PoolConfig, ThreadPerConnectionConfig};
+use thread_group_pool::{Limits, PoolConfig, ThreadPerConnectionConfig};
 
 in_the_pool! {
     a_reported_wait_opens_the_gate_at_once,
@@ -27,6 +28,8 @@ in_the_pool! {
     the_cap_on_threads_holds_and_whoever_waited_is_served,
     threads_that_are_not_needed_leave_but_for_the_last,
     every_lane_is_seen_in_the_queues,
+    one_that_holds_something_and_goes_on_and_on_starves_nobody,
+    one_that_logs_in_and_goes_on_and_on_starves_nobody,
 }
 
 everywhere! {
@@ -403,4 +406,38 @@ fn every_lane_is_seen_in_the_queues(setup: Setup) {
     }
     assert!(server.handle.queues().is_empty());
     server.finish();
+}
+
+/// One that is queued again as soon as it has had its turn, in a lane that always goes first, beside others
+/// that are to be served.
+fn goes_on_and_on(setup: Setup, first: &str) {
+    let options = Options {
+        pool: PoolConfig::default()
+            .groups(1)
+            .kickup(Duration::from_millis(10)),
+        limits: Limits::default().login_timeout(NEVER),
+        ..Options::default()
+    };
+    let server = setup.serve(options);
+    server.stage.asks_for_login.store(true, SeqCst);
+    let mut other = server.client();
+    assert_eq!(other.ask("LOGIN"), "welcome");
+    let mut client = server.client();
+    client.ask(first);
+    client.send(&format!("HOLD {}\nAGAIN {}", first == "LOGIN", u64::MAX));
+    assert_eq!(client.line(), "set");
+    for _ in 0..5 {
+        other.ping();
+    }
+    assert_eq!(server.client().ask("LOGIN"), "welcome");
+    assert!(server.handle.kill(client.id));
+    server.finish();
+}
+
+fn one_that_holds_something_and_goes_on_and_on_starves_nobody(setup: Setup) {
+    goes_on_and_on(setup, "LOGIN");
+}
+
+fn one_that_logs_in_and_goes_on_and_on_starves_nobody(setup: Setup) {
+    goes_on_and_on(setup, "CHALLENGE");
 }

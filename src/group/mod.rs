@@ -189,11 +189,15 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let now = self.now();
         let mut guard = self.guarded.lock();
         let (workers, actions) = guard.sched.rebound(bounds, now);
-        let beds = guard.beds_of(&workers);
-        self.perform(guard, actions);
-        for bed in beds {
-            bed.notify_one();
-        }
+        self.perform_for_many(guard, &workers, actions);
+    }
+
+    /// The cap leaves out so many more of the threads here.
+    fn add_excess(&self, more: usize) {
+        let now = self.now();
+        let mut guard = self.guarded.lock();
+        let (workers, actions) = guard.sched.add_excess(more, now);
+        self.perform_for_many(guard, &workers, actions);
     }
 
     /// Closes idle connections, and each other one when it comes to rest between commands.
@@ -273,6 +277,20 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     /// Counts it out again: there was no thread.
     pub(crate) fn spawn_failed(&self, worker: WorkerId, retry: Nanos) {
         self.guarded.lock().sched.spawn_failed(worker, retry);
+    }
+
+    /// Carries out what a move asked for that has called several workers.
+    fn perform_for_many(
+        &self,
+        guard: MutexGuard<'_, Guarded<T>>,
+        workers: &[WorkerId],
+        actions: Actions,
+    ) {
+        let beds = guard.beds_of(workers);
+        self.perform(guard, actions);
+        for bed in beds {
+            bed.notify_one();
+        }
     }
 
     /// Carries out what a move asked for. Takes the guard, because nobody is woken under the lock:

@@ -221,6 +221,14 @@ where
             }
             excess -= tick.excess.min(excess);
         }
+        // More than the groups know of: the cap has been lowered. Each keeps two.
+        for (group, tick) in self.groups.iter().zip(ticks) {
+            let more = tick.threads.saturating_sub(2 + tick.excess).min(excess);
+            if more > 0 {
+                group.add_excess(more);
+                excess -= more;
+            }
+        }
     }
 
     /// Looks which commands past the stall bound burn a CPU, and which are blocked without having

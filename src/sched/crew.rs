@@ -174,6 +174,11 @@ impl Crew {
         self.excess = self.excess.min(excess);
     }
 
+    /// The cap is lower than the threads that there are: so many more are beyond it, but for two.
+    pub(super) fn add_excess(&mut self, more: usize) {
+        self.excess = (self.excess + more).min(self.threads.saturating_sub(2));
+    }
+
     /// Whether an ordinary command may start: those that run have threads within the cap.
     pub(super) fn ordinary_allowed(&self) -> bool {
         self.excess == 0 || self.ordinary + self.excess < self.threads
@@ -247,12 +252,15 @@ impl Crew {
         worker
     }
 
-    pub(super) fn spawn_failed(&mut self, worker: WorkerId, retry: Nanos) {
+    /// Returns whether it was to be beyond the cap.
+    pub(super) fn spawn_failed(&mut self, worker: WorkerId, retry: Nanos) -> bool {
         debug_assert_eq!(self.at(worker).at, At::Starting);
+        let excess = self.at(worker).holder;
         self.starting -= 1;
-        self.excess -= usize::from(self.at(worker).holder && self.excess > 0);
+        self.excess -= usize::from(excess && self.excess > 0);
         self.leave(worker);
         self.retry_at = retry;
+        excess
     }
 
     /// The worker looks at the state with nothing in hand.

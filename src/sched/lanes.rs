@@ -50,6 +50,8 @@ impl LaneSet {
     /// What may run beyond the cap.
     pub(super) const HOLDING: Self = Self::of(Lane::Holding);
     const AGEING: Self = Self(Self::of(Lane::Low).0 | Self::of(Lane::Long).0);
+    /// What goes first by its nature, and not because it has come first.
+    const URGENT: Self = Self(Self::of(Lane::Holding).0 | Self::of(Lane::Control).0);
 
     const fn of(lane: Lane) -> Self {
         Self(1 << lane as u8)
@@ -57,6 +59,10 @@ impl LaneSet {
 
     const fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
+    }
+
+    const fn without(self, lane: Lane) -> Self {
+        Self(self.0 & !Self::of(lane).0)
     }
 
     const fn is_empty(self) -> bool {
@@ -79,6 +85,8 @@ pub(super) struct Lanes {
     /// Those that are not empty.
     filled: LaneSet,
     len: usize,
+    /// Somebody who had grown old was let past the urgent ones just now: they are next.
+    yielded: bool,
 }
 
 impl Lanes {
@@ -104,6 +112,9 @@ impl Lanes {
     /// Takes the next connection: holders and control first, then whoever has waited for `kickup`
     /// in a lower lane (the oldest such), then high, low, long.
     /// Says since when it has waited too.
+    ///
+    /// Those who have waited for `kickup` take turns with holders and control: one of these may have
+    /// more to do whenever it is asked, and would be alone in the group.
     pub(super) fn pop(
         &mut self,
         from: LaneSet,
@@ -111,9 +122,19 @@ impl Lanes {
         kickup: Nanos,
     ) -> Option<(Lane, Key, Nanos)> {
         let open = self.filled.and(from);
-        let mut lane = open.first()?;
-        if matches!(lane, Lane::High | Lane::Low) && open != LaneSet::of(lane) {
-            lane = self.aged(open, now, kickup).unwrap_or(lane);
+        let first = open.first()?;
+        let mut lane = first;
+        let yielded = std::mem::take(&mut self.yielded);
+        if open != LaneSet::of(first) {
+            let urgent = LaneSet::URGENT.has(first);
+            let ageing = match first {
+                Lane::Holding | Lane::Control if yielded => LaneSet::default(),
+                Lane::Holding | Lane::Control => open.without(first),
+                Lane::High | Lane::Low => open.and(LaneSet::AGEING),
+                Lane::Long => LaneSet::default(),
+            };
+            lane = self.aged(ageing, now, kickup).unwrap_or(first);
+            self.yielded = urgent && lane != first;
         }
         let (key, at) = self.lane(lane).pop_front()?;
         self.popped(lane);
@@ -127,11 +148,11 @@ impl Lanes {
         }
     }
 
-    /// The lower lane in which somebody has waited longest, and for `kickup` at least.
-    fn aged(&self, open: LaneSet, now: Nanos, kickup: Nanos) -> Option<Lane> {
-        [Lane::Low, Lane::Long]
+    /// The one of these lanes in which somebody has waited longest, and for `kickup` at least.
+    fn aged(&self, lanes: LaneSet, now: Nanos, kickup: Nanos) -> Option<Lane> {
+        [Lane::Control, Lane::High, Lane::Low, Lane::Long]
             .into_iter()
-            .filter(|lane| open.and(LaneSet::AGEING).has(*lane))
+            .filter(|lane| lanes.has(*lane))
             .filter_map(|lane| Some((self.lanes[lane as usize].front()?.1, lane)))
             .filter(|(at, _)| now.since(*at) >= kickup)
             .min_by_key(|(at, _)| *at)
@@ -171,6 +192,12 @@ impl Lanes {
             self.popped(from);
             self.push(to, key, at);
         }
+    }
+
+    /// What, beside who is where, says who is next.
+    #[cfg(all(any(test, feature = "walk"), not(loom)))]
+    pub(super) fn yielded(&self) -> bool {
+        self.yielded
     }
 
     pub(super) fn clear(&mut self) {
@@ -249,6 +276,30 @@ mod tests {
         lanes.push(Lane::High, key(3), Nanos(9));
         let order = drained(&mut lanes, LaneSet::ALL, Nanos(1005));
         assert_eq!(order, [key(1), key(2), key(3)]);
+    }
+
+    #[test]
+    fn the_old_take_turns_with_those_who_always_go_first() {
+        let mut lanes = Lanes::default();
+        lanes.push(Lane::Low, key(1), Nanos(0));
+        lanes.push(Lane::High, key(2), Nanos(1));
+        lanes.push(Lane::Control, key(3), Nanos(2));
+        lanes.push(Lane::Low, key(4), Nanos(900));
+        // Whoever holds something is back as soon as it has had its turn.
+        lanes.push(Lane::Holding, key(0), Nanos(0));
+        let mut take = |now| {
+            let (lane, taken, _) = lanes.pop(LaneSet::ALL, now, Nanos(1000)).unwrap();
+            if lane == Lane::Holding {
+                lanes.push(lane, taken, now);
+            }
+            taken
+        };
+        let order = [999, 1000, 1001, 1002, 1003, 1004, 1005].map(|now| take(Nanos(now)));
+        assert_eq!(
+            order,
+            [0, 1, 0, 2, 0, 3, 0].map(key),
+            "the last one is not old yet"
+        );
     }
 
     #[test]

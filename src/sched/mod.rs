@@ -254,6 +254,8 @@ pub(crate) struct State<T> {
     /// What only MariaDB's policy remembers.
     mariadb: mariadb::Counters,
     stats: GroupStats,
+    /// How the thread that is being created has been counted; there is one at a time.
+    created_due_to_stall: bool,
 }
 
 impl<T> State<T> {
@@ -277,6 +279,7 @@ impl<T> State<T> {
             rung_at: NEVER,
             mariadb: mariadb::Counters::default(),
             stats: GroupStats::default(),
+            created_due_to_stall: false,
         }
     }
 
@@ -625,6 +628,7 @@ impl<T> State<T> {
     /// The command on `worker` says that it will be long.
     pub(crate) fn declare_long(&mut self, worker: WorkerId, now: Nanos) -> Actions {
         if self.bounds.policy == Policy::Conserving {
+            self.unblocked(worker, now);
             self.crew.declare_long(worker);
         }
         self.actions(Cause::Report, now)
@@ -670,7 +674,7 @@ impl<T> State<T> {
         self.actions(Cause::Report, now)
     }
 
-    /// The command on `worker` ends, or reports a wait: it is not blocked unsaid any more.
+    /// The command on `worker` ends, or says something of itself: it is not blocked unsaid any more.
     fn unblocked(&mut self, worker: WorkerId, now: Nanos) {
         if self.crew.detected() > 0 {
             self.stats.detected_time += self.crew.blocked_for(worker, now).to_duration();
@@ -682,6 +686,7 @@ impl<T> State<T> {
     pub(crate) fn spawning(&mut self, now: Nanos, due_to_stall: bool, excess: bool) -> WorkerId {
         self.stats.creations += 1;
         self.stats.creations_due_to_stall += u64::from(due_to_stall);
+        self.created_due_to_stall = due_to_stall;
         self.stats.threads_over_cap += u64::from(excess);
         self.mariadb.answered();
         self.crew.spawning(now, excess)
@@ -690,9 +695,11 @@ impl<T> State<T> {
     /// There was no thread to be had. The need stays, and so does the limit; the monitor comes back
     /// to it after `retry`.
     pub(crate) fn spawn_failed(&mut self, worker: WorkerId, retry: Nanos) {
+        let excess = self.crew.spawn_failed(worker, retry);
         self.stats.creations -= 1;
         self.stats.creation_failures += 1;
-        self.crew.spawn_failed(worker, retry);
+        self.stats.creations_due_to_stall -= u64::from(self.created_due_to_stall);
+        self.stats.threads_over_cap -= u64::from(excess);
     }
 
     /// The cap of all groups together left no room for a thread. True: this one may be created
@@ -712,6 +719,18 @@ impl<T> State<T> {
     /// There is room within the cap, elsewhere: no more than these are beyond it.
     pub(crate) fn limit_excess(&mut self, excess: usize) {
         self.crew.limit_excess(excess);
+    }
+
+    /// The cap has been lowered, and leaves out so many more of the threads here: they leave as they come
+    /// free. Returns the parked workers, all of them called.
+    pub(crate) fn add_excess(&mut self, more: usize, now: Nanos) -> (Vec<WorkerId>, Actions) {
+        let mut called = Vec::new();
+        // MariaDB's stay until they have been parked for long enough.
+        if self.bounds.policy == Policy::Conserving {
+            self.crew.add_excess(more);
+            called = self.crew.call_all();
+        }
+        (called, self.actions(Cause::Report, now))
     }
 
     // ---- what there is to see ----

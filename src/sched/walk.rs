@@ -84,6 +84,8 @@ struct Setup {
     drains: bool,
     stops: bool,
     threads_fail: bool,
+    /// The cap is lowered by one thread, once.
+    lowers: bool,
 }
 
 impl Setup {
@@ -111,6 +113,7 @@ impl Setup {
             drains: false,
             stops: false,
             threads_fail: false,
+            lowers: false,
         }
     }
 }
@@ -220,6 +223,7 @@ enum Move {
     Unboost(usize),
     Drain,
     Stop,
+    Lower,
     Pass,
     // A worker, by its number.
     Take(usize),
@@ -253,6 +257,8 @@ struct World {
     /// The poller has been rung and has not returned since.
     rung: bool,
     monitor: Monitor,
+    /// How many threads there may be.
+    cap: usize,
     /// How far a clock that was read early may be behind. Whoever makes a move reads the clock
     /// before it has the lock.
     lag: Nanos,
@@ -272,6 +278,7 @@ impl World {
             gone: None,
             rung: false,
             monitor: Monitor::Awake,
+            cap: setup.max_threads,
             lag: Nanos(0),
         };
         world.workers[first.index()] = At::Asking;
@@ -323,6 +330,11 @@ impl World {
         }
         if setup.drains && !self.sched.draining {
             moves.push(Move::Drain);
+        }
+        // The monitor sees it when it looks next.
+        let looks = !matches!(self.monitor, Monitor::Spawning { .. });
+        if setup.lowers && self.cap == setup.max_threads && looks && !self.sched.stopping {
+            moves.push(Move::Lower);
         }
         for (w, at) in self.workers.iter().enumerate() {
             self.moves_of(w, *at, &mut moves);
@@ -493,6 +505,16 @@ impl World {
                 self.perform(actions);
             }
             Move::Stop => self.stop(),
+            Move::Lower => {
+                self.cap -= 1;
+                let known = self.cap + self.sched.excess();
+                let more = self.sched.threads().saturating_sub(known);
+                if more > 0 {
+                    let (workers, actions) = self.sched.add_excess(more, now);
+                    self.called(&workers);
+                    self.perform(actions);
+                }
+            }
             Move::Pass => self.now = self.now.after(MS),
             Move::Take(w) => self.take(w, now),
             Move::Nothing(w) => self.harvest(w, None, now),
@@ -634,12 +656,16 @@ impl World {
 
     fn stop(&mut self) {
         let (workers, poller) = self.sched.stop();
+        self.called(&workers);
+        self.rung |= poller;
+    }
+
+    fn called(&mut self, workers: &[WorkerId]) {
         for worker in workers {
             let at = &mut self.workers[worker.index()];
             assert_eq!(*at, At::Parked { called: false });
             *at = At::Parked { called: true };
         }
-        self.rung |= poller;
     }
 
     fn take(&mut self, w: usize, now: Nanos) {
@@ -745,7 +771,7 @@ impl World {
         self.monitor = Monitor::Awake;
         if actions.call == Call::Spawn {
             again = true;
-            if self.sched.threads() < self.setup.max_threads {
+            if self.sched.threads() < self.cap {
                 self.monitor = Monitor::Spawning {
                     due_to_stall,
                     excess: false,
@@ -766,7 +792,7 @@ impl World {
                 ..actions
             });
         }
-        let room = self.sched.threads().saturating_sub(self.setup.max_threads);
+        let room = self.sched.threads().saturating_sub(self.cap);
         self.sched.limit_excess(room);
         for suspect in suspects {
             let actions = self.sched.judge(suspect, blocked, now);
@@ -790,7 +816,7 @@ impl World {
         crew.check();
         table.check();
         assert!(
-            crew.threads() <= self.setup.max_threads + crew.excess(),
+            crew.threads() <= self.cap + crew.excess(),
             "7: the cap is exceeded"
         );
         assert_eq!(
@@ -977,7 +1003,7 @@ impl World {
         let sched = &self.sched;
         let now = self.now.after(self.setup.bounds.handover);
         let free = |at: &At| matches!(at, At::Parked { .. } | At::Polling { .. });
-        let somebody = self.workers.iter().any(free) || sched.threads() < self.setup.max_threads;
+        let somebody = self.workers.iter().any(free) || sched.threads() < self.cap;
         // Long commands wait at their bound, but not beyond the age that promotes.
         let asleep =
             matches!(self.monitor, Monitor::Asleep { until: Some(until) } if until != NEVER);
@@ -1000,7 +1026,7 @@ impl World {
             "7: nobody polls for those that hold something"
         );
         assert!(
-            sched.crew.excess() <= sched.table.holding() || self.any_parked(),
+            sched.crew.excess() <= sched.table.holding() || self.any_parked() || self.all_busy(),
             "7: a thread stays beyond the cap"
         );
         assert!(
@@ -1013,6 +1039,12 @@ impl World {
     fn any_parked(&self) -> bool {
         let parked = |at: &At| matches!(at, At::Parked { .. });
         self.workers.iter().any(parked)
+    }
+
+    /// Each has a command: whoever is beyond a cap that was lowered leaves when that has ended.
+    fn all_busy(&self) -> bool {
+        let busy = |at: &At| matches!(at, At::Gone | At::Running(_) | At::Waiting(_));
+        self.workers.iter().all(busy)
     }
 
     /// Ends every command as soon as it can end, until nothing is left to be done; then, where
@@ -1113,6 +1145,7 @@ impl World {
             ..
         } = &self.sched;
         let mut code = Vec::with_capacity(64);
+        code.push(self.cap as u64);
         let mut conns: Vec<(Option<usize>, [u64; 14])> = Vec::with_capacity(self.conns.len());
         for (c, conn) in self.conns.iter().enumerate() {
             let Some(key) = conn.key else { continue };
@@ -1146,6 +1179,7 @@ impl World {
         }
         if bounds.kickup != NEVER {
             code.push(self.now.since(*kicked_up_at).min(bounds.kickup).0);
+            code.push(u64::from(lanes.yielded()));
         }
         // A command is long by as many bounds as share the CPU.
         let oldest = Nanos(bounds.stall_limit.0 * self.setup.max_threads as u64);
@@ -1357,6 +1391,22 @@ fn every_sequence_in_which_age_promotes_keeps_the_invariants() {
 }
 
 #[test]
+fn every_sequence_in_which_the_old_go_before_the_urgent_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            bounds: Bounds {
+                kickup: Nanos(2 * MS.0),
+                ..bounds(1)
+            },
+            lanes: &[Lane::Low, Lane::Control],
+            ends: &[IDLE, End::Again],
+            ..Setup::plain(2, 1)
+        },
+        14_654,
+    );
+}
+
+#[test]
 fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
     walk_all(
         Setup {
@@ -1391,6 +1441,19 @@ fn every_sequence_in_which_threads_cannot_be_had_keeps_the_invariants() {
             ..Setup::plain(2, 2)
         },
         123_523,
+    );
+}
+
+#[test]
+fn every_sequence_in_which_the_cap_is_lowered_keeps_the_invariants() {
+    walk_all(
+        Setup {
+            lowers: true,
+            waits: true,
+            ends: &[IDLE],
+            ..Setup::plain(1, 3)
+        },
+        253_650,
     );
 }
 
@@ -2169,4 +2232,31 @@ fn a_thread_is_put_off_only_while_many_commands_are_on_the_cpu() {
     // One in a wait takes no CPU, and may be waiting for just the thread that is put off.
     let _ = sched.wait_begin(workers[3], None, later(13));
     assert_eq!(sched.tick(later(13)).call, Call::Spawn);
+}
+
+#[test]
+fn a_thread_that_could_not_be_had_is_counted_nowhere() {
+    let mut bench = Bench::in_phase("holding");
+    let worker = bench.sched.spawning(bench.now, true, true);
+    bench.sched.spawn_failed(worker, bench.now);
+    let stats = bench.sched.stats();
+    assert_eq!((stats.creations, stats.creations_due_to_stall), (1, 0));
+    assert_eq!((stats.threads_over_cap, stats.over_cap), (0, 0));
+}
+
+#[test]
+fn the_time_of_one_found_blocked_counts_although_it_says_then_that_it_is_long() {
+    let mut bench = Bench::running();
+    for blocked in [false, true] {
+        bench.now = bench.now.after(SOON);
+        let _ = bench.sched.tick(bench.now);
+        for suspect in bench.sched.suspects(bench.now) {
+            let _ = bench.sched.judge(suspect, blocked, bench.now);
+        }
+    }
+    assert_eq!(bench.sched.stats().blocked, 1);
+    bench.now = bench.now.after(SOON);
+    let _ = bench.sched.declare_long(bench.worker, bench.now);
+    bench.settle(IDLE, Lane::Low);
+    assert_eq!(bench.sched.stats().detected_time, SOON.to_duration());
 }

@@ -28,7 +28,7 @@ use crate::handler::{CloseReason, Handler, Refusal};
 use crate::os::bell::Bell;
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
-use crate::serve::{Budget, Connection, Served};
+use crate::serve::{Budget, Connection, Served, discard};
 use crate::stream::{Listener, LocalAddr, Stream};
 use crate::sync::Mutex;
 
@@ -525,7 +525,8 @@ impl ServerHandle {
             let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 handler.refuse(&mut out, &refused.why);
             }));
-            if said.is_err() {
+            if let Err(payload) = said {
+                discard(payload);
                 self.part(side).registry.count_panic();
             } else {
                 // A fresh socket takes a short message; if this one does not, nothing is lost.

@@ -22,7 +22,7 @@ use crate::os::poller::{Poller, Registrar};
 use crate::os::thread_state::ThreadId;
 use crate::port::{self, Report};
 use crate::sched::{Bounds, Key, Nanos, Ticket, Turn, Wake, WorkerId};
-use crate::serve::{Budget, Cause, Connection, Place};
+use crate::serve::{Budget, Cause, Connection, Place, discard};
 use crate::stats::GroupStats;
 use crate::sync::Mutex;
 use crate::wait::{self, WaitKind};
@@ -53,6 +53,8 @@ impl Task<Registrar> for Box<dyn Connection> {
 
     fn left(mut self) {
         if !self.is_detached() {
+            // The last of its handler may go with it.
+            wait::unreported(|| discard(self));
             return;
         }
         let threads = Arc::clone(self.conn().server().threads());
@@ -66,7 +68,10 @@ impl Task<Registrar> for Box<dyn Connection> {
         if spawned.is_err()
             && let Some(mut connection) = cell.lock().take()
         {
-            connection.abandon(CloseReason::NoThread);
+            wait::unreported(|| {
+                connection.abandon(CloseReason::NoThread);
+                discard(connection);
+            });
         }
     }
 }
@@ -228,7 +233,8 @@ pub(crate) struct Pool {
     threads: Arc<Threads>,
     monitor: Mutex<Option<JoinHandle<()>>>,
     settings: Arc<Settings>,
-    budget: Budget,
+    /// Of connections that are opened from now on.
+    budget: Mutex<Budget>,
 }
 
 impl Pool {
@@ -267,7 +273,7 @@ impl Pool {
             threads,
             monitor: Mutex::new(None),
             settings: Arc::clone(&settings),
-            budget: Budget::of(config),
+            budget: Mutex::new(Budget::of(config)),
         };
         let started = pool.first_workers(&workers).and_then(|()| {
             std::thread::Builder::new()
@@ -322,7 +328,7 @@ impl Pool {
 
     /// How much a connection may do in a turn.
     pub(crate) fn budget(&self) -> Budget {
-        self.budget
+        *self.budget.lock()
     }
 
     pub(crate) fn drain(&self) {
@@ -351,6 +357,7 @@ impl Pool {
             let close = move || {
                 for mut served in left {
                     served.abandon(CloseReason::Killed);
+                    discard(served);
                 }
             };
             // Without a thread they are dropped: their sockets close, and nobody is told.
@@ -374,6 +381,7 @@ impl Pool {
     /// Other limits, from now on; those that can be changed.
     pub(crate) fn reconfigure(&self, config: &PoolConfig, limits: &Limits) {
         self.settings.set(tick(config), config.max_threads);
+        *self.budget.lock() = Budget::of(config);
         for group in &self.groups {
             group.rebound(Bounds::new(config, limits));
         }

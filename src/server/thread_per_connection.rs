@@ -15,7 +15,7 @@ use crate::conn::{ConnId, Desk, Shared, Waiting};
 use crate::event::EventKind;
 use crate::handler::CloseReason;
 use crate::sched::{End, Nanos, Turn};
-use crate::serve::{Cause, Connection, Place};
+use crate::serve::{Cause, Connection, Place, discard};
 use crate::stats::Times;
 use crate::sync::{Condvar, Mutex};
 use crate::wait::{self, WaitKind};
@@ -261,6 +261,8 @@ impl ThreadPerConnection {
             served.run_detached();
         }
         served.conn().give_back(desk);
+        // The last of its handler may go with it.
+        discard(served);
     }
 
     /// A turn, and how long its commands took.
@@ -305,6 +307,7 @@ impl ThreadPerConnection {
         self.bed.notify_all();
         for (_, mut served, _) in left {
             served.abandon(CloseReason::Draining);
+            discard(served);
         }
     }
 

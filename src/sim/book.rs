@@ -379,7 +379,7 @@ impl Book {
         }
         let urgent = self.queued[..lane as usize]
             .iter()
-            .take(if aged { 1 } else { 4 });
+            .take(if aged { 0 } else { 4 });
         if urgent.sum::<usize>() > 0 {
             let lanes = self.queued;
             self.breaks(

@@ -108,6 +108,8 @@ pub(crate) struct Stage {
     /// These callbacks wait at the gate of their name.
     pub(crate) open_waits: AtomicBool,
     pub(crate) close_waits: AtomicBool,
+    /// `farewell` and `close` report a wait.
+    pub(crate) end_reports: AtomicBool,
     pub(crate) refuse_panics: AtomicBool,
     /// Clients have to log in.
     pub(crate) asks_for_login: AtomicBool,
@@ -503,6 +505,12 @@ impl Stage {
         Ok(Next::input())
     }
 
+    fn report_the_end(&self) {
+        if self.end_reports.load(SeqCst) {
+            wait::during(WaitKind::Other("end"), || ());
+        }
+    }
+
     fn again(&self, session: &mut Session, conn: &mut Conn) -> io::Result<Next> {
         session.turns += 1;
         if session.again == 0 {
@@ -714,6 +722,7 @@ impl Handler for Stage {
     }
 
     fn farewell(&self, session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {
+        self.report_the_end();
         session.reaches("farewell");
         out.extend(format!("farewell: {why}\n").bytes());
     }
@@ -730,6 +739,7 @@ impl Handler for Stage {
     fn close(&self, session: Session, why: CloseReason) {
         self.closed.fetch_add(1, SeqCst);
         lock(&self.reasons).push(why);
+        self.report_the_end();
         if self.close_waits.load(SeqCst) {
             self.pass("close");
         }
