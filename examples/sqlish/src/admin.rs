@@ -51,6 +51,34 @@ pub trait Admin {
         None
     }
 
+    /// The server's variables, for `SHOW VARIABLES`.
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// Sets one of them.
+    ///
+    /// # Errors
+    /// If there is none, or if it cannot be set, or not to this.
+    fn set_variable(&self, _name: &str, _value: &str) -> Result<(), Refused> {
+        Err(Refused::Unknown)
+    }
+
+    /// The server's counters, for `SHOW STATUS`.
+    fn status(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// Lets the counters of `SHOW THREAD_POOL STATS` begin again at 0.
+    fn flush_thread_pool_stats(&self) -> Option<()> {
+        None
+    }
+
+    /// Lets those of `SHOW THREAD_POOL WAITS` begin again at 0.
+    fn flush_thread_pool_waits(&self) -> Option<()> {
+        None
+    }
+
     /// Whether a statement that has to wait may leave its thread, by [`Flow::Park`](crate::Flow).
     /// If not it blocks.
     fn parks(&self) -> bool {
@@ -70,7 +98,18 @@ pub struct NoAdmin;
 
 impl Admin for NoAdmin {}
 
-/// A table of text.
+/// Why a variable was not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The server has none by this name.
+    Unknown,
+    /// It cannot change while the server runs.
+    Fixed,
+    /// The one by this name does not take this value.
+    Wrong(&'static str),
+}
+
+/// A table of text; `NULL` is a value that is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// The names of the columns.
@@ -93,3 +132,62 @@ pub struct Connection {
     /// Why it does not go on.
     pub why: String,
 }
+
+/// The columns of `SHOW THREAD_POOL GROUPS`: those of MariaDB's table, and five of ours.
+pub(crate) const GROUPS: [&str; 13] = [
+    "GROUP_ID",
+    "CONNECTIONS",
+    "THREADS",
+    "ACTIVE_THREADS",
+    "STANDBY_THREADS",
+    "QUEUE_LENGTH",
+    "HAS_LISTENER",
+    "IS_STALLED",
+    "WAITING_THREADS",
+    "LONG_COMMANDS",
+    "BLOCKED_COMMANDS",
+    "HOLDING_CONNECTIONS",
+    "THREADS_OVER_CAP",
+];
+
+/// The columns of `SHOW THREAD_POOL STATS`.
+pub(crate) const STATS: [&str; 11] = [
+    "GROUP_ID",
+    "THREAD_CREATIONS",
+    "THREAD_CREATIONS_DUE_TO_STALL",
+    "WAKES",
+    "WAKES_DUE_TO_STALL",
+    "THROTTLES",
+    "STALLS",
+    "POLLS_BY_LISTENER",
+    "POLLS_BY_WORKER",
+    "DEQUEUES",
+    "COMMANDS",
+];
+
+/// The columns of `SHOW THREAD_POOL QUEUES`.
+pub(crate) const QUEUES: [&str; 5] = [
+    "GROUP_ID",
+    "POSITION",
+    "PRIORITY",
+    "CONNECTION_ID",
+    "QUEUEING_TIME_MICROSECONDS",
+];
+
+/// The same with MariaDB's two priorities, and the lane behind them.
+pub(crate) const QUEUES_BY_NUMBER: [&str; 6] = [
+    "GROUP_ID",
+    "POSITION",
+    "PRIORITY",
+    "CONNECTION_ID",
+    "QUEUEING_TIME_MICROSECONDS",
+    "LANE",
+];
+
+/// The columns of `SHOW THREAD_POOL WAITS`.
+pub(crate) const WAITS: [&str; 3] = ["REASON", "COUNT", "TOTAL_MICROSECONDS"];
+
+/// The columns of `SHOW PROCESSLIST`: MariaDB's, and one of ours.
+pub(crate) const PROCESSLIST: [&str; 10] = [
+    "Id", "User", "Host", "db", "Command", "Time", "State", "Info", "Progress", "Why",
+];

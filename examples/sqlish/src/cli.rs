@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use thread_group_pool::{Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 
 use crate::engine::{CommitWait, EngineConfig};
+use crate::mysql::Users as MysqlUsers;
 use crate::{client, serve};
 
 /// Exit code of bad arguments, and of a server or client that could not start.
@@ -79,6 +80,16 @@ pub(crate) struct ServeOptions {
     /// Listen on a Unix socket at this path; may be given several times.
     #[arg(long, value_name = "PATH")]
     pub(crate) unix: Vec<PathBuf>,
+    /// Listen on this address for clients of MySQL's protocol; may be given several times.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) mysql_tcp: Vec<String>,
+    /// The same at a path.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) mysql_unix: Vec<PathBuf>,
+    /// By MySQL's protocol, let in this user with this password and nobody else; may be given several
+    /// times. Without, anybody is let in without a password.
+    #[arg(long = "user", value_name = "NAME:PASSWORD", value_parser = user)]
+    pub(crate) users: Vec<(String, String)>,
     /// Listen on this address for those who look after the server: with threads and a limit of their own;
     /// may be given several times.
     #[arg(long, value_name = "ADDR")]
@@ -129,9 +140,9 @@ struct TableOptions {
     #[arg(long, value_name = "N", default_value_t = 1_000_000,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rows: u64,
-    /// Tables: sbtest1 to sbtestN.
+    /// Tables to begin with: sbtest1 to sbtestN.
     #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=1000))]
+          value_parser = clap::value_parser!(u16).range(0..=1000))]
     tables: u16,
     /// Seconds that a statement waits for a row lock.
     #[arg(long, visible_alias = "innodb-lock-wait-timeout", value_name = "S",
@@ -281,7 +292,26 @@ macro_rules! overlay {
     };
 }
 
+fn user(text: &str) -> Result<(String, String), String> {
+    match text.split_once(':') {
+        Some((name, password)) if !name.is_empty() => Ok((name.to_owned(), password.to_owned())),
+        _ => Err("not a name, a colon and a password".to_owned()),
+    }
+}
+
 impl ServeOptions {
+    /// Who may log in by MySQL's protocol.
+    ///
+    /// # Errors
+    /// If those of the text protocol must log in, and these need not.
+    pub(crate) fn mysql_users(&self) -> Result<MysqlUsers, &'static str> {
+        let listens = !self.mysql_tcp.is_empty() || !self.mysql_unix.is_empty();
+        if listens && self.tables.require_login.is_some() && self.users.is_empty() {
+            return Err("--require-login is for the text protocol: give --user too, for MySQL's");
+        }
+        Ok(MysqlUsers::new(self.users.iter().cloned()))
+    }
+
     pub(crate) fn engine(&self) -> EngineConfig {
         EngineConfig {
             rows: self.tables.rows,
@@ -585,7 +615,7 @@ mod tests {
         for options in [
             "--rows 0",
             "--rows many",
-            "--tables 0",
+            "--tables 1001",
             "--wait-timeout -1",
             "--wait-timeout 1e300",
             "--thread-pool-stall-limit NaN",

@@ -13,9 +13,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use thread_group_pool::Resume;
 
+use crate::catalog::Tables;
 use crate::engine::{self, Place};
 use crate::signal::Signal;
-use crate::table::{Outcome, Table};
+use crate::table::Outcome;
 
 /// A transaction that is to be committed.
 pub(crate) struct Commit {
@@ -46,7 +47,7 @@ struct Queue {
 impl GroupCommit {
     /// # Errors
     /// If there is no thread to be had.
-    pub(crate) fn start(flush: Duration, tables: Arc<[Table]>) -> io::Result<Self> {
+    pub(crate) fn start(flush: Duration, tables: Arc<Tables>) -> io::Result<Self> {
         let log = Arc::<Log>::default();
         let flusher = thread::Builder::new().name("flusher".to_owned()).spawn({
             let log = Arc::clone(&log);
@@ -70,13 +71,15 @@ impl GroupCommit {
 }
 
 impl Log {
-    fn run(&self, flush: Duration, tables: &[Table]) {
+    fn run(&self, flush: Duration, tables: &Tables) {
         let mut batch = Vec::new();
         while self.next(&mut batch) {
             thread::sleep(flush);
+            // It has every table that anybody has a lock in.
+            let catalog = tables.now();
             for commit in &mut batch {
                 let held = commit.held.drain(..);
-                engine::release(tables, held, &commit.session, Outcome::Commit);
+                engine::release(&catalog, held, &commit.session, Outcome::Commit);
             }
             for commit in batch.drain(..) {
                 commit.session.set_flushed();
@@ -123,14 +126,16 @@ mod tests {
 
     #[test]
     fn the_flusher_ends_with_its_owner_and_leaves_no_commit_undone() {
-        let tables: Arc<[Table]> = [Table::generate(1, 10)].into();
+        let tables = Arc::new(Tables::generate(1, 10));
+        let catalog = tables.now();
+        let table = catalog.table(0);
         let (session, reader) = (Arc::new(Signal::new(1)), Arc::new(Signal::new(2)));
-        let k = |id| tables[0].read(id, &reader).map(|row| row.k);
+        let k = |id| table.read(id, &reader).map(|row| row.k);
         let before = [k(1), k(2)];
         let group = GroupCommit::start(Duration::from_millis(1), Arc::clone(&tables));
         let group = group.expect("a thread is left");
         for id in [1, 2] {
-            let updated = tables[0].update(id, &session, true, |row| row.increment_k());
+            let updated = table.change(id, &session, true, |row| row.increment_k());
             assert_eq!(updated, Ok(Updated::Done { newly_locked: true }));
             group.submit(Commit {
                 session: Arc::clone(&session),
@@ -140,7 +145,7 @@ mod tests {
         }
         drop(group);
         assert_eq!(Arc::strong_count(&tables), 1, "it is still there");
-        assert!(tables[0].owner(1).is_none() && tables[0].owner(2).is_none());
+        assert!(table.owner(1).is_none() && table.owner(2).is_none());
         assert_eq!([k(1), k(2)], before.map(|k| k.map(|k| k + 1)));
         assert!(session.take_flushed());
     }

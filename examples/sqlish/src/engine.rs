@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::catalog::{Catalog, Tables};
 use crate::commit::GroupCommit;
-use crate::error::SqlError;
 use crate::ping::PingLoad;
 use crate::signal::Signal;
-use crate::table::{Outcome, Table};
+use crate::table::Outcome;
 use crate::user_lock::UserLocks;
 
 /// How an [`Engine`] is made.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Rows per table, with ids from 1. A million takes 184 MB and a fraction of a second.
+    /// Rows per table, with ids from 1. A million takes 188 MB and a fraction of a second.
     pub rows: u64,
-    /// Tables: `sbtest1` to `sbtestN`.
+    /// Tables to begin with: `sbtest1` to `sbtestN`.
     pub tables: usize,
     /// How long a statement waits for a row lock before it fails with 1205; InnoDB's default, 50 s.
     pub lock_wait_timeout: Duration,
@@ -66,7 +66,7 @@ impl Default for EngineConfig {
 /// The tables and all that its sessions share.
 pub struct Engine {
     pub(crate) config: EngineConfig,
-    tables: Arc<[Table]>,
+    pub(crate) tables: Arc<Tables>,
     pub(crate) group_commit: Option<GroupCommit>,
     pub(crate) user_locks: UserLocks,
     pub(crate) ping_load: Option<PingLoad>,
@@ -81,7 +81,7 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) table: usize,
-    pub(crate) id: u64,
+    pub(crate) id: i64,
 }
 
 /// A session as the others see it.
@@ -113,8 +113,7 @@ impl Engine {
     /// # Errors
     /// If that thread cannot be started.
     pub fn new(config: EngineConfig) -> io::Result<Arc<Self>> {
-        let tables = (1..=config.tables).map(|table| Table::generate(table, config.rows));
-        let tables: Arc<[Table]> = tables.collect();
+        let tables = Arc::new(Tables::generate(config.tables, config.rows));
         let delay = config.commit_delay;
         let group_commit = (!delay.is_zero())
             .then(|| GroupCommit::start(delay, Arc::clone(&tables)))
@@ -169,32 +168,6 @@ impl Engine {
         Some(shown)
     }
 
-    /// Finds a table by name.
-    pub(crate) fn place<'a>(&self, table: &'a str, id: u64) -> Result<Place, SqlError<'a>> {
-        let number = table
-            .split_at_checked("sbtest".len())
-            .and_then(|(prefix, number)| {
-                let canonical =
-                    prefix.eq_ignore_ascii_case("sbtest") && !number.starts_with(['0', '+']);
-                canonical.then(|| number.parse::<usize>().ok()).flatten()
-            });
-        match number {
-            Some(number) if number <= self.tables.len() => Ok(Place {
-                table: number - 1,
-                id,
-            }),
-            _ => Err(SqlError::NoSuchTable(table)),
-        }
-    }
-
-    pub(crate) fn table(&self, place: Place) -> &Table {
-        &self.tables[place.table]
-    }
-
-    pub(crate) fn tables(&self) -> &[Table] {
-        &self.tables
-    }
-
     /// Whether `waiter`, queued for the row at `place`, waits for somebody who waits, by however
     /// many steps, for a row that `waiter` has locked.
     ///
@@ -205,10 +178,12 @@ impl Engine {
     /// transaction is restarted for nothing.)
     pub(crate) fn closes_a_circle(&self, waiter: &Arc<Signal>, place: Place) -> bool {
         let _one_at_a_time = self.circles.lock();
+        // It has every table that anybody waits in.
+        let catalog = self.tables.now();
         waiter.set_waiting_for(Some(place));
         let mut row = place;
         for _ in 0..CHAIN_MAX {
-            let Some(owner) = self.table(row).owner(row.id) else {
+            let Some(owner) = catalog.table(row.table).owner(row.id) else {
                 return false;
             };
             if Arc::ptr_eq(&owner, waiter) {
@@ -270,17 +245,21 @@ impl Client {
     pub(crate) fn show_nothing(&self) {
         self.shown.lock().doing = None;
     }
+
+    pub(crate) fn user(&self) -> String {
+        self.shown.lock().user.clone()
+    }
 }
 
 /// Gives up locks of `owner`, and wakes those who get them.
 pub(crate) fn release(
-    tables: &[Table],
+    catalog: &Catalog,
     held: impl Iterator<Item = Place>,
     owner: &Arc<Signal>,
     outcome: Outcome,
 ) {
     for place in held {
-        if let Some(next) = tables[place.table].release(place.id, owner, outcome) {
+        if let Some(next) = catalog.table(place.table).release(place.id, owner, outcome) {
             next.ring();
         }
     }

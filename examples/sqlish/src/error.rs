@@ -18,6 +18,29 @@ pub(crate) enum SqlError<'a> {
     /// No newline within the limit; the connection closes.
     LineTooLong,
     NoSuchTable(&'a str),
+    /// The table was dropped while the statement ran.
+    TableDropped,
+    TableExists(&'a str),
+    NoSuchDatabase(&'a str),
+    /// No such table of the server's own.
+    NoSuchInformation(&'a str),
+    /// An index by this name is there already.
+    IndexExists(&'a str),
+    /// A row with this id is there already.
+    Duplicate {
+        id: i64,
+    },
+    /// Every id is taken.
+    NoIdLeft,
+    /// Not as many values as columns, in this row.
+    ValueCount {
+        row: usize,
+    },
+    /// This is SQL, and not what these tables can do.
+    NotSupported(&'static str),
+    ReadOnlyVariable(&'a str),
+    /// A variable that only `SET GLOBAL` sets.
+    GlobalVariable(&'a str),
     UnknownColumn(&'a str),
     /// A string longer than its column.
     TooLong {
@@ -47,6 +70,22 @@ pub(crate) enum SqlError<'a> {
     /// The connection was killed while the statement waited or ran.
     Interrupted,
     AccessDenied(&'static str),
+    /// No such user, or another password.
+    WrongPassword {
+        user: String,
+        with_password: bool,
+    },
+    /// A packet that is shorter than what it should hold.
+    Malformed,
+    /// A packet beyond the limit; the connection closes.
+    PacketTooLong,
+    /// A packet with another number than was due; the connection closes.
+    OutOfOrder,
+    /// The client's half of the handshake is none, or asks for what was not offered.
+    BadHandshake,
+    UnknownCommand,
+    NoSuchPrepared,
+    TooManyPrepared,
     NoSuchThread(u64),
     /// The server has nothing to answer this from.
     Unavailable(&'static str),
@@ -68,7 +107,17 @@ impl SqlError<'_> {
             Self::Syntax { .. } | Self::Unterminated => 1064,
             Self::InvalidUtf8 { .. } => 1300,
             Self::LineTooLong => 1153,
-            Self::NoSuchTable(_) => 1146,
+            Self::NoSuchTable(_) | Self::TableDropped => 1146,
+            Self::TableExists(_) => 1050,
+            Self::NoSuchDatabase(_) => 1049,
+            Self::NoSuchInformation(_) => 1109,
+            Self::IndexExists(_) => 1061,
+            Self::Duplicate { .. } => 1062,
+            Self::NoIdLeft => 1467,
+            Self::ValueCount { .. } => 1136,
+            Self::NotSupported(_) => 1235,
+            Self::ReadOnlyVariable(_) => 1238,
+            Self::GlobalVariable(_) => 1229,
             Self::UnknownColumn(_) => 1054,
             Self::TooLong { .. } => 1406,
             Self::OutOfRange { .. } => 1264,
@@ -81,11 +130,43 @@ impl SqlError<'_> {
             Self::LockWaitTimeout => 1205,
             Self::Deadlock => 1213,
             Self::Interrupted => 1317,
-            Self::AccessDenied(_) => 1045,
+            Self::AccessDenied(_) | Self::WrongPassword { .. } => 1045,
+            Self::Malformed => 1835,
+            Self::PacketTooLong => 1153,
+            Self::OutOfOrder => 1156,
+            Self::BadHandshake => 1043,
+            Self::UnknownCommand => 1047,
+            Self::NoSuchPrepared => 1243,
+            Self::TooManyPrepared => 1461,
             Self::NoSuchThread(_) => 1094,
             Self::Unavailable(_) => 1235,
             Self::Internal(_) => 1105,
             Self::Server { code, .. } => *code,
+        }
+    }
+
+    /// What standard SQL calls it.
+    pub(crate) fn sqlstate(&self) -> &'static str {
+        match self.code() {
+            1040 => "08004",
+            1043 | 1047 | 1053 | 1156 | 1158 | 1159 | 1160 | 1161 | 1153 => "08S01",
+            1045 => "28000",
+            1046 => "3D000",
+            1049 | 1064 | 1065 | 1210 | 1235 | 1305 => "42000",
+            1050 => "42S01",
+            1051 | 1109 | 1146 => "42S02",
+            1054 => "42S22",
+            1061 => "42000",
+            1062 => "23000",
+            1136 => "21S01",
+            1205 => "HY000",
+            1213 => "40001",
+            1231 => "42000",
+            1264 => "22003",
+            1317 => "70100",
+            1406 => "22001",
+            1927 => "70100",
+            _ => "HY000",
         }
     }
 }
@@ -109,6 +190,35 @@ impl fmt::Display for SqlError<'_> {
             Self::InvalidUtf8 { at } => write!(f, "Invalid utf8 character string at byte {at}"),
             Self::LineTooLong => f.write_str("Got a line longer than 1 MiB; closing"),
             Self::NoSuchTable(name) => write!(f, "Table '{}' doesn't exist", start_of(name)),
+            Self::TableDropped => f.write_str("The table doesn't exist any more"),
+            Self::TableExists(name) => write!(f, "Table '{}' already exists", start_of(name)),
+            Self::NoSuchDatabase(name) => write!(f, "Unknown database '{}'", start_of(name)),
+            Self::NoSuchInformation(name) => {
+                write!(
+                    f,
+                    "Unknown table '{}' in information_schema",
+                    start_of(name)
+                )
+            }
+            Self::IndexExists(name) => write!(f, "Duplicate key name '{}'", start_of(name)),
+            Self::Duplicate { id } => write!(f, "Duplicate entry '{id}' for key 'PRIMARY'"),
+            Self::NoIdLeft => {
+                f.write_str("Failed to read auto-increment value from storage engine")
+            }
+            Self::ValueCount { row } => {
+                write!(f, "Column count doesn't match value count at row {row}")
+            }
+            Self::NotSupported(what) => {
+                write!(f, "This version of sqlish doesn't yet support '{what}'")
+            }
+            Self::ReadOnlyVariable(name) => {
+                write!(f, "Variable '{}' is a read only variable", start_of(name))
+            }
+            Self::GlobalVariable(name) => write!(
+                f,
+                "Variable '{}' is a GLOBAL variable and should be set with SET GLOBAL",
+                start_of(name)
+            ),
             Self::UnknownColumn(name) => write!(f, "Unknown column '{}'", start_of(name)),
             Self::TooLong { column } => write!(f, "Data too long for column '{column}' at row 1"),
             Self::OutOfRange { column } => {
@@ -138,6 +248,26 @@ impl fmt::Display for SqlError<'_> {
             }
             Self::Interrupted => f.write_str("Query execution was interrupted"),
             Self::AccessDenied(why) => write!(f, "Access denied: {why}"),
+            Self::WrongPassword {
+                user,
+                with_password,
+            } => write!(
+                f,
+                "Access denied for user '{}' (using password: {})",
+                start_of(user),
+                if *with_password { "YES" } else { "NO" }
+            ),
+            Self::Malformed => f.write_str("Malformed communication packet"),
+            Self::PacketTooLong => {
+                f.write_str("Got a packet bigger than 'max_allowed_packet' bytes")
+            }
+            Self::OutOfOrder => f.write_str("Got packets out of order"),
+            Self::BadHandshake => f.write_str("Bad handshake"),
+            Self::UnknownCommand => f.write_str("Unknown command"),
+            Self::NoSuchPrepared => f.write_str("Unknown prepared statement handler"),
+            Self::TooManyPrepared => {
+                f.write_str("Can't create more prepared statements, or one of so many parameters")
+            }
             Self::NoSuchThread(id) => write!(f, "Unknown thread id: {id}"),
             Self::Unavailable(what) => write!(f, "{what} is not available under this scheduler"),
             Self::Internal(what) => f.write_str(what),

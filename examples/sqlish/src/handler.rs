@@ -1,5 +1,6 @@
 //! Sessions under a [`thread_group_pool`] server: one statement per call, under either scheduler.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use thread_group_pool::{
     CloseReason, Conn, ConnId, GroupStats, Handler, Next, OnCancel, Refusal, Woken,
 };
 
-use crate::admin::{Admin, Connection, Grid};
+use crate::admin::{self, Admin, Connection, Grid};
 use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::protocol::{self, Line, greeting, next_line, too_long, unterminated};
@@ -66,38 +67,48 @@ impl Handler for SqlishHandler {
     }
 
     fn farewell(&self, _session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {
-        let (code, message) = match why {
-            CloseReason::Killed => (1927, "Connection was killed"),
-            CloseReason::IdleTimeout => (
-                4031,
-                "The client was disconnected by the server because of inactivity",
-            ),
-            CloseReason::LoginTimeout => (1159, "Got timeout during the login"),
-            CloseReason::ReadTimeout => (1159, "Got timeout reading communication packets"),
-            CloseReason::InputTooLong => {
-                (1153, "Got a packet bigger than 'max_allowed_packet' bytes")
-            }
-            CloseReason::Draining => (1053, "Server shutdown in progress"),
-            _ => return last_words(out, 1105, &why.to_string()),
-        };
-        last_words(out, code, message);
+        let (code, message) = words_for_close(why);
+        last_words(out, code, &message);
     }
 
     fn refuse(&self, out: &mut Vec<u8>, why: &Refusal) {
-        let (code, message) = match why {
-            Refusal::TooManyConnections { .. } | Refusal::TooManyLogins { .. } => {
-                (1040, "Too many connections")
-            }
-            Refusal::TooManyFromAddress { .. } => (1203, "Too many connections from this address"),
-            Refusal::Draining => (1053, "Server shutdown in progress"),
-            Refusal::NoThread => (1135, "Can't create a new thread for the connection"),
-            _ => return last_words(out, 1105, &why.to_string()),
-        };
-        last_words(out, code, message);
+        let (code, message) = words_for_refusal(why);
+        last_words(out, code, &message);
     }
 }
 
-fn with_reply<R>(run: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+/// MySQL's number and words for why a connection is closed.
+pub(crate) fn words_for_close(why: &CloseReason) -> (u16, Cow<'static, str>) {
+    let (code, message) = match why {
+        CloseReason::Killed => (1927, "Connection was killed"),
+        CloseReason::IdleTimeout => (
+            4031,
+            "The client was disconnected by the server because of inactivity",
+        ),
+        CloseReason::LoginTimeout => (1159, "Got timeout during the login"),
+        CloseReason::ReadTimeout => (1159, "Got timeout reading communication packets"),
+        CloseReason::InputTooLong => (1153, "Got a packet bigger than 'max_allowed_packet' bytes"),
+        CloseReason::Draining => (1053, "Server shutdown in progress"),
+        _ => return (1105, Cow::Owned(why.to_string())),
+    };
+    (code, Cow::Borrowed(message))
+}
+
+/// The same for why a client gets no session.
+pub(crate) fn words_for_refusal(why: &Refusal) -> (u16, Cow<'static, str>) {
+    let (code, message) = match why {
+        Refusal::TooManyConnections { .. } | Refusal::TooManyLogins { .. } => {
+            (1040, "Too many connections")
+        }
+        Refusal::TooManyFromAddress { .. } => (1203, "Too many connections from this address"),
+        Refusal::Draining => (1053, "Server shutdown in progress"),
+        Refusal::NoThread => (1135, "Can't create a new thread for the connection"),
+        _ => return (1105, Cow::Owned(why.to_string())),
+    };
+    (code, Cow::Borrowed(message))
+}
+
+pub(crate) fn with_reply<R>(run: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     let mut reply = REPLY.take();
     let result = run(&mut reply);
     reply.clear();
@@ -109,7 +120,7 @@ fn with_reply<R>(run: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 
 /// Tells the scheduler what has changed about a session.
 #[inline]
-fn stand(session: &mut Session, conn: &mut Conn) -> io::Result<()> {
+pub(crate) fn stand(session: &mut Session, conn: &mut Conn) -> io::Result<()> {
     let Some(standing) = session.changed_standing() else {
         return Ok(());
     };
@@ -122,7 +133,7 @@ fn stand(session: &mut Session, conn: &mut Conn) -> io::Result<()> {
     Ok(())
 }
 
-fn next(flow: Flow, session: &Session) -> Next {
+pub(crate) fn next(flow: Flow, session: &Session) -> Next {
     match flow {
         Flow::Continue => Next::input(),
         Flow::Quit => Next::close(),
@@ -166,7 +177,7 @@ fn last_words(out: &mut Vec<u8>, code: u16, message: &str) {
 }
 
 /// What a statement sees of the server through its own connection.
-struct ServerAdmin<'a>(&'a Conn);
+pub(crate) struct ServerAdmin<'a>(pub(crate) &'a Conn);
 
 impl fmt::Debug for ServerAdmin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,73 +187,41 @@ impl fmt::Debug for ServerAdmin<'_> {
 
 impl Admin for ServerAdmin<'_> {
     fn thread_pool_groups(&self) -> Option<Grid> {
-        self.groups(
-            &[
-                "GROUP_ID",
-                "CONNECTIONS",
-                "THREADS",
-                "ACTIVE_THREADS",
-                "STANDBY_THREADS",
-                "QUEUE_LENGTH",
-                "HAS_LISTENER",
-                "IS_STALLED",
-                "WAITING_THREADS",
-                "LONG_COMMANDS",
-                "BLOCKED_COMMANDS",
-                "HOLDING_CONNECTIONS",
-                "THREADS_OVER_CAP",
-            ],
-            |group| {
-                vec![
-                    group.group as u64,
-                    group.connections as u64,
-                    group.threads as u64,
-                    group.active as u64,
-                    group.standby as u64,
-                    group.queued as u64,
-                    u64::from(group.has_listener),
-                    u64::from(group.stalled),
-                    group.waiting as u64,
-                    group.long as u64,
-                    group.blocked as u64,
-                    group.holding as u64,
-                    group.over_cap as u64,
-                ]
-            },
-        )
+        self.groups(&admin::GROUPS, |group| {
+            vec![
+                group.group as u64,
+                group.connections as u64,
+                group.threads as u64,
+                group.active as u64,
+                group.standby as u64,
+                group.queued as u64,
+                u64::from(group.has_listener),
+                u64::from(group.stalled),
+                group.waiting as u64,
+                group.long as u64,
+                group.blocked as u64,
+                group.holding as u64,
+                group.over_cap as u64,
+            ]
+        })
     }
 
     fn thread_pool_stats(&self) -> Option<Grid> {
-        self.groups(
-            &[
-                "GROUP_ID",
-                "THREAD_CREATIONS",
-                "THREAD_CREATIONS_DUE_TO_STALL",
-                "WAKES",
-                "WAKES_DUE_TO_STALL",
-                "THROTTLES",
-                "STALLS",
-                "POLLS_BY_LISTENER",
-                "POLLS_BY_WORKER",
-                "DEQUEUES",
-                "COMMANDS",
-            ],
-            |group| {
-                vec![
-                    group.group as u64,
-                    group.creations,
-                    group.creations_due_to_stall,
-                    group.wakes,
-                    group.wakes_due_to_stall,
-                    group.throttles,
-                    group.stalls,
-                    group.polls_by_listener,
-                    group.polls_by_worker,
-                    group.dequeues,
-                    group.commands,
-                ]
-            },
-        )
+        self.groups(&admin::STATS, |group| {
+            vec![
+                group.group as u64,
+                group.creations,
+                group.creations_due_to_stall,
+                group.wakes,
+                group.wakes_due_to_stall,
+                group.throttles,
+                group.stalls,
+                group.polls_by_listener,
+                group.polls_by_worker,
+                group.dequeues,
+                group.commands,
+            ]
+        })
     }
 
     fn thread_pool_queues(&self) -> Option<Grid> {
@@ -262,13 +241,7 @@ impl Admin for ServerAdmin<'_> {
             ]
         });
         Some(Grid {
-            columns: &[
-                "GROUP_ID",
-                "POSITION",
-                "PRIORITY",
-                "CONNECTION_ID",
-                "QUEUEING_TIME_MICROSECONDS",
-            ],
+            columns: &admin::QUEUES,
             rows: rows.collect(),
         })
     }
@@ -283,7 +256,7 @@ impl Admin for ServerAdmin<'_> {
             ]
         });
         Some(Grid {
-            columns: &["REASON", "COUNT", "TOTAL_MICROSECONDS"],
+            columns: &admin::WAITS,
             rows: rows.collect(),
         })
     }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
+mod catalog;
 mod cli;
 mod client;
 mod commit;
@@ -9,9 +10,11 @@ mod error;
 mod handler;
 mod login;
 mod metrics;
+mod mysql;
 mod parse;
 mod ping;
 mod protocol;
+mod reply;
 mod serve;
 mod session;
 mod signal;
@@ -22,5 +25,8 @@ pub use admin::{Admin, Connection, Grid, NoAdmin};
 pub use cli::main;
 pub use engine::{CommitWait, Engine, EngineConfig};
 pub use handler::SqlishHandler;
+pub use mysql::{
+    Connection as MysqlConnection, MysqlHandler, Step as MysqlStep, Users as MysqlUsers,
+};
 pub use protocol::{LINE_MAX, Line, greeting, next_line, too_long, unterminated};
 pub use session::{Canceller, Flow, Session, Standing};

@@ -113,7 +113,7 @@ pub(crate) fn row_of_one(out: &mut impl Write, value: &[u8]) -> io::Result<()> {
 
 /// Writes `value` with tab, newline and backslash as `\t`, `\n` and `\\`.
 #[inline]
-fn escaped(out: &mut impl Write, mut value: &[u8]) -> io::Result<()> {
+pub(crate) fn escaped(out: &mut impl Write, mut value: &[u8]) -> io::Result<()> {
     while let Some(at) = memchr::memchr3(b'\t', b'\n', b'\\', value) {
         out.write_all(&value[..at])?;
         out.write_all(match value[at] {

@@ -18,14 +18,15 @@ use crate::cli::ServeOptions;
 use crate::engine::Engine;
 use crate::handler::SqlishHandler;
 use crate::metrics;
+use crate::mysql::MysqlHandler;
 
 /// Serves until SIGTERM or SIGINT. 0 if everybody could finish, 1 if the drain cut somebody off.
 ///
 /// # Errors
 /// If the server cannot start.
 pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>> {
-    let addresses = [&options.tcp, &options.admin_tcp];
-    let paths = [&options.unix, &options.admin_unix];
+    let addresses = [&options.tcp, &options.admin_tcp, &options.mysql_tcp];
+    let paths = [&options.unix, &options.admin_unix, &options.mysql_unix];
     if addresses.iter().all(|tcp| tcp.is_empty()) && paths.iter().all(|unix| unix.is_empty()) {
         return Err("nothing to listen on: give --tcp ADDR or --unix PATH".into());
     }
@@ -37,12 +38,14 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
         ),
         None => None,
     };
+    let users = options.mysql_users()?;
     raise_file_limit();
     // Before the first line of output: whoever has read that may send a signal.
     let stop = stop_signal()?;
 
     let engine = Engine::new(options.engine())
         .map_err(|error| format!("cannot start the thread that flushes commits: {error}"))?;
+    let mysql = Arc::new(MysqlHandler::new(Arc::clone(&engine), users));
     let handler = Arc::new(SqlishHandler::new(engine));
     let mut builder = Server::builder()
         .on_event(|event| {
@@ -52,10 +55,7 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
         })
         .scheduler(scheduler)
         .limits(options.limits());
-    for (admin, (tcp, unix)) in [false, true]
-        .into_iter()
-        .zip(addresses.into_iter().zip(paths))
-    {
+    for (which, (tcp, unix)) in addresses.into_iter().zip(paths).enumerate() {
         let tcp = tcp.iter().map(Listen::tcp);
         let unix = unix.iter().map(Listen::unix);
         for listen in tcp.chain(unix) {
@@ -63,11 +63,10 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
                 Some(backlog) => listen.backlog(backlog),
                 None => listen,
             };
-            let handler = Arc::clone(&handler);
-            builder = if admin {
-                builder.admin(listen, handler)
-            } else {
-                builder.listen(listen, handler)
+            builder = match which {
+                0 => builder.listen(listen, Arc::clone(&handler)),
+                1 => builder.admin(listen, Arc::clone(&handler)),
+                _ => builder.listen(listen, Arc::clone(&mysql)),
             };
         }
     }

@@ -1,5 +1,14 @@
 //! One client's session: runs its statements, holds its transaction.
 
+mod change;
+mod information;
+mod query;
+mod variables;
+
+pub(crate) use information::check_database;
+pub(crate) use query::prepared_fields;
+pub(crate) use variables::VERSION;
+
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,15 +18,16 @@ use md5::{Digest, Md5};
 use thread_group_pool::wait::{self, WaitKind};
 use thread_group_pool::{ConnId, Priority, Resume};
 
-use crate::admin::{Admin, Grid};
+use crate::admin::Admin;
+use crate::catalog::Catalog;
 use crate::commit::Commit;
 use crate::engine::{self, Client, CommitWait, Engine, Place, deadline};
 use crate::error::SqlError;
 use crate::login::Challenge;
 use crate::parse::{Column, Quoted, Statement, parse, trim};
-use crate::protocol;
+use crate::reply::{Done, Field, Kind, Names, Reply, Status, TextReply, Value};
 use crate::signal::{Signal, Woken};
-use crate::table::{Outcome, Row, Updated};
+use crate::table::{Outcome, Row, Table, Updated};
 use crate::user_lock::Got;
 
 /// A session of one client.
@@ -27,8 +37,18 @@ pub struct Session {
     engine: Arc<Engine>,
     id: u64,
     client: Arc<Client>,
+    /// The tables, as of the last statement.
+    catalog: Arc<Catalog>,
     login: Login,
     in_transaction: bool,
+    /// Whether a statement outside a transaction is one of its own.
+    autocommit: bool,
+    lock_wait_timeout: Duration,
+    /// The first id that the server chose for the last insert that left it to it, and for this statement.
+    last_id: i64,
+    statement_id: i64,
+    /// How many rows the last statement changed; -1: it was of another kind.
+    row_count: i64,
     /// The rows that this session has locked.
     held: Vec<Place>,
     /// How often it has got a named lock and not given it back.
@@ -70,8 +90,8 @@ enum Then {
     Nothing,
     /// The next transaction: it was a `BEGIN` that committed.
     Begin,
-    /// One row was updated: it was a statement outside a transaction.
-    Updated,
+    /// So many rows were changed: it was a statement outside a transaction.
+    Changed(u64),
 }
 
 #[derive(Debug)]
@@ -142,14 +162,48 @@ impl Session {
             client: engine.enter(id),
             engine: Arc::clone(engine),
             id,
+            catalog: engine.tables.now(),
             login,
             in_transaction: false,
+            autocommit: true,
+            lock_wait_timeout: engine.config.lock_wait_timeout,
+            last_id: 0,
+            statement_id: 0,
+            row_count: -1,
             held: Vec::new(),
             user_locks: 0,
             priority: Priority::default(),
             changed: true,
             pending: None,
         }
+    }
+
+    /// Begins a session of a client that logs in by [`log_in`](Self::log_in).
+    pub(crate) fn before_login(engine: &Arc<Engine>, id: u64) -> Self {
+        let mut session = Self::new(engine, id);
+        session.login = Login::Required;
+        session
+    }
+
+    /// The client has shown, in the way of its protocol, who it is.
+    pub(crate) fn log_in(&mut self, user: &str) {
+        self.client.set_user(user);
+        self.login = Login::Done;
+        self.changed = true;
+    }
+
+    /// As at the beginning, but for who it is: what is not committed is rolled back, all locks are given
+    /// up.
+    pub(crate) fn reset(&mut self) {
+        self.end(Outcome::Rollback);
+        if self.user_locks > 0 {
+            self.release_user_locks();
+        }
+        self.autocommit = true;
+        self.lock_wait_timeout = self.engine.config.lock_wait_timeout;
+        self.priority = Priority::default();
+        self.last_id = 0;
+        self.row_count = -1;
     }
 
     /// Runs one statement: a line without its newline. Writes the whole reply to `out`.
@@ -166,21 +220,44 @@ impl Session {
         admin: &A,
     ) -> io::Result<Flow> {
         let statement = trim(line);
+        if statement.is_empty() && line.trim_ascii().is_empty() {
+            return Ok(Flow::Continue);
+        }
+        self.statement(statement, &mut TextReply(out), admin)
+    }
+
+    /// Runs a statement that has been [`trim`]med.
+    #[inline]
+    pub(crate) fn statement<R: Reply, A: Admin + ?Sized>(
+        &mut self,
+        statement: &[u8],
+        reply: &mut R,
+        admin: &A,
+    ) -> io::Result<Flow> {
         if statement.is_empty() {
-            return match line.trim_ascii() {
-                [] => Ok(Flow::Continue),
-                _ => protocol::error(out, &SqlError::EmptyQuery).map(|()| Flow::Continue),
-            };
+            let error = reply.error(&SqlError::EmptyQuery);
+            return error.map(|()| Flow::Continue);
         }
         let result = match parse(statement) {
-            Ok(parsed) => self.run(parsed, statement, out, admin),
+            Ok(parsed) => self.run(parsed, statement, reply, admin),
             Err(error) => Err(error.into()),
         };
         match result {
             Ok(flow) => Ok(flow),
-            Err(Failure::Sql(error)) => protocol::error(out, &error).map(|()| Flow::Continue),
-            Err(Failure::Fatal(error)) => protocol::error(out, &error).map(|()| Flow::Quit),
-            Err(Failure::Io(error)) => Err(error),
+            Err(failure) => self.failed(failure, reply),
+        }
+    }
+
+    #[cold]
+    fn failed<R: Reply>(&mut self, failure: Failure<'_>, reply: &mut R) -> io::Result<Flow> {
+        // A statement outside a transaction that has failed has done nothing.
+        if !self.in_transaction && self.holds_locks() {
+            self.end(Outcome::Rollback);
+        }
+        match failure {
+            Failure::Sql(error) => reply.error(&error).map(|()| Flow::Continue),
+            Failure::Fatal(error) => reply.error(&error).map(|()| Flow::Quit),
+            Failure::Io(error) => Err(error),
         }
     }
 
@@ -212,6 +289,11 @@ impl Session {
     /// # Errors
     /// Only those of `out`.
     pub fn woken<W: Write>(&mut self, out: &mut W) -> io::Result<Flow> {
+        self.go_on(&mut TextReply(out))
+    }
+
+    /// As [`woken`](Self::woken).
+    pub(crate) fn go_on<R: Reply>(&mut self, reply: &mut R) -> io::Result<Flow> {
         let Some(pending) = self.pending.take() else {
             return Ok(Flow::Continue);
         };
@@ -222,7 +304,7 @@ impl Session {
                     return Ok(Flow::Park);
                 }
                 self.client.show_nothing();
-                self.committed(*then, out)?;
+                self.committed(*then, reply)?;
             }
             Pending::UserLock { name, deadline } => {
                 let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
@@ -237,7 +319,7 @@ impl Session {
                     return Ok(Flow::Park);
                 }
                 self.client.show_nothing();
-                self.got_user_lock(granted, out)?;
+                self.got_user_lock(granted, reply)?;
             }
         }
         Ok(Flow::Continue)
@@ -249,17 +331,22 @@ impl Session {
     /// # Errors
     /// Only those of `out`.
     pub fn interrupted<W: Write>(&mut self, out: &mut W) -> io::Result<Flow> {
+        self.stop(&mut TextReply(out))
+    }
+
+    /// As [`interrupted`](Self::interrupted).
+    pub(crate) fn stop<R: Reply>(&mut self, reply: &mut R) -> io::Result<Flow> {
         if let Some(Pending::UserLock { name, .. }) = &self.pending {
             // Granted in the last moment: taken, because refusing would only delay those behind.
             if !self.engine.user_locks.settle(name, &self.client.signal) {
                 self.pending = None;
                 self.changed = true;
                 self.client.show_nothing();
-                protocol::error(out, &SqlError::Interrupted)?;
+                reply.error(&SqlError::Interrupted)?;
                 return Ok(Flow::Continue);
             }
         }
-        self.woken(out)
+        self.go_on(reply)
     }
 
     /// What the scheduler should know from now on, if that has changed since the last time.
@@ -299,13 +386,17 @@ impl Session {
         Canceller(Arc::clone(&self.client.signal))
     }
 
-    fn run<'a, W: Write, A: Admin + ?Sized>(
+    fn run<'a, R: Reply, A: Admin + ?Sized>(
         &mut self,
         parsed: Statement<'a>,
         statement: &'a [u8],
-        out: &mut W,
+        reply: &mut R,
         admin: &A,
     ) -> Result<Flow, Failure<'a>> {
+        if R::MYSQL && parsed.is_of_the_text_protocol() {
+            let near = text(statement);
+            return Err(SqlError::Syntax { near }.into());
+        }
         let needs_login = !matches!(
             parsed,
             Statement::Login(_) | Statement::Answer(_) | Statement::Quit
@@ -313,44 +404,63 @@ impl Session {
         if needs_login && !self.is_logged_in() {
             return Err(SqlError::AccessDenied("LOGIN first").into());
         }
+        self.engine.tables.refresh(&mut self.catalog);
         match parsed {
             Statement::Ping => {
                 if let Some(load) = &self.engine.ping_load {
                     load.carry();
                 }
             }
-            Statement::Select { column, table, id } => self.select(column, table, id, out)?,
+            Statement::Select { column, table, id } => self.select(column, table, id, reply)?,
+            Statement::Query(query) => self.query(&query, reply, admin)?,
             Statement::UpdateC { table, id, value } => {
                 let value = value.unescaped();
                 let change = |row: &mut Row| row.set_c(&value);
                 let affected = self.update(table, id, change, statement, admin)?;
-                return self.updated(affected, statement, out, admin);
+                return self.changed_rows(affected, statement, reply, admin);
             }
             Statement::IncrementK { table, id } => {
                 let affected = self.update(table, id, Row::increment_k, statement, admin)?;
-                return self.updated(affected, statement, out, admin);
+                return self.changed_rows(affected, statement, reply, admin);
+            }
+            Statement::Delete { table, id } => {
+                let delete = |row: &mut Row| {
+                    row.clear();
+                    Ok(())
+                };
+                let affected = self.update(table, id, delete, statement, admin)?;
+                return self.changed_rows(affected, statement, reply, admin);
+            }
+            Statement::Insert(insert) => {
+                let affected = self.insert(&insert, statement, admin)?;
+                return self.changed_rows(affected, statement, reply, admin);
+            }
+            Statement::CreateTable { .. }
+            | Statement::DropTable { .. }
+            | Statement::CreateIndex { .. } => {
+                return self.define(parsed, statement, reply, admin);
             }
             // A transaction that is open is committed, as in MySQL.
-            Statement::Begin => return self.commit(Then::Begin, statement, out, admin),
-            Statement::Commit => return self.commit(Then::Nothing, statement, out, admin),
+            Statement::Begin => return self.commit(Then::Begin, statement, reply, admin),
+            Statement::Commit => return self.commit(Then::Nothing, statement, reply, admin),
             Statement::Rollback => self.end(Outcome::Rollback),
-            Statement::Echo(text) => protocol::row_of_one(out, text.as_bytes())?,
-            Statement::Login(user) => self.challenge(user, out)?,
+            Statement::Echo(echo) => reply.row(&[Value::Text(echo.as_bytes())])?,
+            Statement::Login(user) => self.challenge(user, reply)?,
             Statement::Answer(answer) => self.prove(answer)?,
             Statement::Sleep(duration) => {
                 wait::during(WaitKind::Sleep, || self.sleep(duration, statement, admin))?;
-                protocol::row_of_one(out, b"0")?;
+                number(reply, statement, Some(0))?;
             }
             Statement::SleepUnseen(duration) => {
                 self.sleep(duration, statement, admin)?;
-                protocol::row_of_one(out, b"0")?;
+                number(reply, statement, Some(0))?;
             }
             Statement::Benchmark { times, text } => {
                 self.benchmark(times, text, statement, admin)?;
-                protocol::row_of_one(out, b"0")?;
+                number(reply, statement, Some(0))?;
             }
             Statement::GetLock { name, timeout } => {
-                return self.get_lock(name, timeout, statement, out, admin);
+                return self.get_lock(name, timeout, statement, reply, admin);
             }
             Statement::ReleaseLock(name) => {
                 let name = lock_name(name)?;
@@ -359,62 +469,70 @@ impl Session {
                     self.user_locks -= 1;
                     self.changed = true;
                 }
-                number(out, released.map(u64::from))?;
+                number(reply, statement, released.map(u64::from))?;
             }
-            Statement::ReleaseAllLocks => number(out, Some(self.release_user_locks()))?,
+            Statement::ReleaseAllLocks => {
+                let released = self.release_user_locks();
+                number(reply, statement, Some(released))?;
+            }
             Statement::IsFreeLock(name) => {
                 let owner = self.engine.user_locks.owner(&lock_name(name)?);
-                number(out, Some(owner.is_none().into()))?;
+                number(reply, statement, Some(owner.is_none().into()))?;
             }
             Statement::IsUsedLock(name) => {
-                number(out, self.engine.user_locks.owner(&lock_name(name)?))?;
+                let owner = self.engine.user_locks.owner(&lock_name(name)?);
+                number(reply, statement, owner)?;
             }
-            Statement::SetPriority(priority) => {
-                self.priority = priority;
-                self.changed = true;
-            }
-            Statement::ShowThreadPoolQueues => {
-                let unavailable = SqlError::Unavailable("SHOW THREAD_POOL QUEUES");
-                grid(&admin.thread_pool_queues().ok_or(unavailable)?, out)?;
-            }
-            Statement::ShowThreadPoolWaits => {
-                let unavailable = SqlError::Unavailable("SHOW THREAD_POOL WAITS");
-                grid(&admin.thread_pool_waits().ok_or(unavailable)?, out)?;
-            }
-            Statement::ShowThreadPoolGroups => {
-                let unavailable = SqlError::Unavailable("SHOW THREAD_POOL GROUPS");
-                grid(&admin.thread_pool_groups().ok_or(unavailable)?, out)?;
-            }
-            Statement::ShowThreadPoolStats => {
-                let unavailable = SqlError::Unavailable("SHOW THREAD_POOL STATS");
-                grid(&admin.thread_pool_stats().ok_or(unavailable)?, out)?;
-            }
-            Statement::ShowProcesslist => grid(&self.processlist(statement, admin)?, out)?,
             Statement::Kill { id, query } => self.kill(id, query, admin)?,
             Statement::Quit => {
-                protocol::ok(out)?;
+                reply.done(self.done(None))?;
                 return Ok(Flow::Quit);
             }
+            other => return self.administer(other, statement, reply, admin),
         }
-        protocol::ok(out)?;
+        self.row_count = -1;
+        reply.done(self.done(None))?;
         Ok(Flow::Continue)
     }
 
-    fn select<'a, W: Write>(
-        &self,
+    /// The end of a reply, for a client that is told how the session stands.
+    fn done(&self, affected: Option<u64>) -> Done {
+        Done {
+            affected,
+            last_id: 0,
+            status: self.status(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status {
+            in_transaction: self.in_transaction,
+            autocommit: self.autocommit,
+        }
+    }
+
+    /// Without autocommit, whoever looks at a table is in a transaction.
+    #[inline]
+    fn touch(&mut self) {
+        if !self.autocommit && !self.in_transaction {
+            self.in_transaction = true;
+            self.changed = true;
+        }
+    }
+
+    fn select<'a, R: Reply>(
+        &mut self,
         column: Column,
         table: &'a str,
-        id: u64,
-        out: &mut W,
+        id: i64,
+        reply: &mut R,
     ) -> Result<(), Failure<'a>> {
-        let place = self.engine.place(table, id)?;
-        if let Some(row) = self.engine.table(place).read(id, &self.client.signal) {
-            match column {
-                Column::C => protocol::row_of_one(out, row.c())?,
-                Column::Pad => protocol::row_of_one(out, row.pad())?,
-                Column::K => writeln!(out, "ROW\t{}", row.k)?,
-                Column::Id => writeln!(out, "ROW\t{id}")?,
-            }
+        let slot = self.catalog.find(table)?;
+        self.touch();
+        let row = self.catalog.table(slot).read(id, &self.client.signal);
+        reply.header(&[query::field(column, table)], Names::Usual)?;
+        if let Some(row) = row {
+            reply.row(&[query::value(column, id, &row)])?;
         }
         Ok(())
     }
@@ -423,19 +541,33 @@ impl Session {
     fn update<'a, A: Admin + ?Sized>(
         &mut self,
         table: &'a str,
-        id: u64,
+        id: i64,
         change: impl Fn(&mut Row) -> Result<(), SqlError<'static>>,
         statement: &[u8],
         admin: &A,
     ) -> Result<u64, SqlError<'a>> {
-        let place = self.engine.place(table, id)?;
-        let grouped = self.engine.group_commit.is_some();
-        let keep = self.in_transaction || grouped;
-        match self
-            .engine
-            .table(place)
-            .update(id, &self.client.signal, keep, &change)?
-        {
+        let place = Place {
+            table: self.catalog.find(table)?,
+            id,
+        };
+        self.touch();
+        self.statement_id = 0;
+        let keep = self.in_transaction || self.engine.group_commit.is_some();
+        let act = |table: &Table, session: &Arc<Signal>| table.change(id, session, keep, &change);
+        self.act(place, keep, act, statement, admin)
+    }
+
+    /// Changes one row by `act`; with `keep`, it stays locked.
+    #[inline]
+    fn act<A: Admin + ?Sized>(
+        &mut self,
+        place: Place,
+        keep: bool,
+        act: impl Fn(&Table, &Arc<Signal>) -> Result<Updated, SqlError<'static>>,
+        statement: &[u8],
+        admin: &A,
+    ) -> Result<u64, SqlError<'static>> {
+        match act(self.catalog.table(place.table), &self.client.signal)? {
             Updated::Absent => Ok(0),
             Updated::Done { newly_locked } => {
                 if newly_locked {
@@ -446,14 +578,12 @@ impl Session {
             Updated::Queued { holder } => {
                 self.wait_for(place, holder, statement, admin)?;
                 self.hold(place);
-                let result =
-                    self.engine
-                        .table(place)
-                        .update(id, &self.client.signal, keep, &change);
-                if !keep || (!self.in_transaction && result.is_err()) {
+                let result = act(self.catalog.table(place.table), &self.client.signal);
+                if !keep {
                     self.end(Outcome::Commit);
                 }
-                result.map(|_| 1)
+                // It may have been deleted while this session waited.
+                result.map(|updated| u64::from(updated != Updated::Absent))
             }
         }
     }
@@ -463,28 +593,35 @@ impl Session {
         self.changed = true;
     }
 
-    /// Ends an `UPDATE`: outside of a transaction with its commit.
-    fn updated<'a, W: Write, A: Admin + ?Sized>(
+    /// Ends a statement that changes rows: outside of a transaction with its commit.
+    fn changed_rows<'a, R: Reply, A: Admin + ?Sized>(
         &mut self,
         affected: u64,
         statement: &[u8],
-        out: &mut W,
+        reply: &mut R,
         admin: &A,
     ) -> Result<Flow, Failure<'a>> {
-        // Without group commit it has kept no lock.
         if !self.in_transaction && !self.held.is_empty() {
-            return self.commit(Then::Updated, statement, out, admin);
+            return self.commit(Then::Changed(affected), statement, reply, admin);
         }
-        protocol::ok_rows(out, affected)?;
+        self.report_change(affected, reply)?;
         Ok(Flow::Continue)
     }
 
+    fn report_change<R: Reply>(&mut self, affected: u64, reply: &mut R) -> io::Result<()> {
+        self.row_count = affected as i64;
+        reply.done(Done {
+            last_id: self.statement_id,
+            ..self.done(Some(affected))
+        })
+    }
+
     /// Commits, with a group if that is how it is done here and there is something to commit.
-    fn commit<'a, W: Write, A: Admin + ?Sized>(
+    fn commit<'a, R: Reply, A: Admin + ?Sized>(
         &mut self,
         then: Then,
         statement: &[u8],
-        out: &mut W,
+        reply: &mut R,
         admin: &A,
     ) -> Result<Flow, Failure<'a>> {
         if self.held.is_empty() || self.engine.group_commit.is_none() {
@@ -500,7 +637,7 @@ impl Session {
                 wait::during(WaitKind::GroupCommit, flushed);
             });
         }
-        self.committed(then, out)?;
+        self.committed(then, reply)?;
         Ok(Flow::Continue)
     }
 
@@ -518,25 +655,26 @@ impl Session {
         }
     }
 
-    fn committed<W: Write>(&mut self, then: Then, out: &mut W) -> io::Result<()> {
+    fn committed<R: Reply>(&mut self, then: Then, reply: &mut R) -> io::Result<()> {
         match then {
-            Then::Updated => return protocol::ok_rows(out, 1),
+            Then::Changed(affected) => return self.report_change(affected, reply),
             Then::Begin => {
                 self.in_transaction = true;
                 self.changed = true;
             }
             Then::Nothing => {}
         }
-        protocol::ok(out)
+        self.row_count = 0;
+        reply.done(self.done(None))
     }
 
     #[inline(never)]
-    fn get_lock<'a, W: Write, A: Admin + ?Sized>(
+    fn get_lock<'a, R: Reply, A: Admin + ?Sized>(
         &mut self,
         name: Quoted<'_>,
         timeout: Option<Duration>,
         statement: &[u8],
-        out: &mut W,
+        reply: &mut R,
         admin: &A,
     ) -> Result<Flow, Failure<'a>> {
         const DOING: &str = "waiting for a named lock";
@@ -570,16 +708,16 @@ impl Session {
                 granted
             }
         };
-        self.got_user_lock(granted, out)?;
+        self.got_user_lock(granted, reply)?;
         Ok(Flow::Continue)
     }
 
     /// Answers a `GET_LOCK`.
-    fn got_user_lock<W: Write>(&mut self, granted: bool, out: &mut W) -> io::Result<()> {
+    fn got_user_lock<R: Reply>(&mut self, granted: bool, reply: &mut R) -> io::Result<()> {
         self.user_locks += u64::from(granted);
         self.changed = true;
-        number(out, Some(granted.into()))?;
-        protocol::ok(out)
+        number(reply, b"GET_LOCK", Some(granted.into()))?;
+        reply.done(self.done(None))
     }
 
     fn release_user_locks(&mut self) -> u64 {
@@ -598,7 +736,7 @@ impl Session {
         admin: &A,
     ) -> Result<(), SqlError<'static>> {
         let signal = &self.client.signal;
-        let table = self.engine.table(place);
+        let table = self.catalog.table(place.table);
         // Who holds nothing keeps nobody waiting, and is in no circle.
         if self.holds_locks() && self.engine.closes_a_circle(signal, place) {
             if table.settle(place.id, signal) {
@@ -607,7 +745,7 @@ impl Session {
             self.end(Outcome::Rollback);
             return Err(SqlError::Deadlock);
         }
-        let deadline = deadline(self.engine.config.lock_wait_timeout);
+        let deadline = deadline(self.lock_wait_timeout);
         let granted = || table.is_granted(place.id, signal);
         let _told = signal.told(admin);
         let over = || signal.wait_until(granted, deadline, &|| admin.cancelled());
@@ -635,18 +773,19 @@ impl Session {
         self.in_transaction = false;
         self.changed = true;
         let held = self.held.drain(..);
-        engine::release(self.engine.tables(), held, &self.client.signal, outcome);
+        engine::release(&self.catalog, held, &self.client.signal, outcome);
         self.held.shrink_to(HELD_KEPT);
     }
 
     #[inline(never)]
-    fn challenge<'a, W: Write>(&mut self, user: &str, out: &mut W) -> Result<(), Failure<'a>> {
+    fn challenge<'a, R: Reply>(&mut self, user: &str, reply: &mut R) -> Result<(), Failure<'a>> {
         if self.engine.config.login_secret.is_none() {
             self.client.set_user(user);
             return Ok(());
         }
         let challenge = Challenge::new(user)?;
-        protocol::row(out, ["challenge", &challenge.nonce])?;
+        let nonce = challenge.nonce.as_bytes();
+        reply.row(&[Value::Text(b"challenge"), Value::Text(nonce)])?;
         self.login = Login::Challenged(challenge);
         Ok(())
     }
@@ -737,40 +876,6 @@ impl Session {
         self.engine.cancel(id);
         Ok(())
     }
-
-    #[inline(never)]
-    fn processlist<A: Admin + ?Sized>(
-        &self,
-        statement: &[u8],
-        admin: &A,
-    ) -> Result<Grid, SqlError<'static>> {
-        let unavailable = SqlError::Unavailable("SHOW PROCESSLIST");
-        let connections = admin.connections().ok_or(unavailable)?;
-        let null = || "NULL".to_owned();
-        let row = |connection: crate::admin::Connection| {
-            let shown = self.engine.shown(connection.id).unwrap_or_default();
-            vec![
-                connection.id.to_string(),
-                if shown.user.is_empty() {
-                    null()
-                } else {
-                    shown.user
-                },
-                connection.peer,
-                connection.state,
-                format!("{:.3}", connection.since.as_secs_f64()),
-                shown.doing.map_or_else(null, str::to_owned),
-                shown.doing.map_or_else(null, |_| shown.statement),
-                connection.why,
-            ]
-        };
-        Ok(self.client.showing("listing", text(statement), || Grid {
-            columns: &[
-                "ID", "USER", "HOST", "COMMAND", "TIME", "STATE", "INFO", "WHY",
-            ],
-            rows: connections.into_iter().map(row).collect(),
-        }))
-    }
 }
 
 impl Drop for Session {
@@ -799,21 +904,22 @@ impl fmt::Debug for Session {
     }
 }
 
-/// The names of the columns, then the rows.
-fn grid<W: Write>(grid: &Grid, out: &mut W) -> io::Result<()> {
-    protocol::row(out, grid.columns)?;
-    for row in &grid.rows {
-        protocol::row(out, row)?;
-    }
-    Ok(())
-}
-
-/// A row of one number, or `NULL`.
-fn number<W: Write>(out: &mut W, number: Option<u64>) -> io::Result<()> {
-    match number {
-        Some(number) => writeln!(out, "ROW\t{number}"),
-        None => protocol::row_of_one(out, b"NULL"),
-    }
+/// A row of one number, or `NULL`, named as the statement that asked for it.
+fn number<R: Reply>(reply: &mut R, statement: &[u8], number: Option<u64>) -> io::Result<()> {
+    let name = text(statement);
+    let (word, rest) = name.split_at(name.len().min("SELECT ".len()));
+    let field = Field {
+        name: if word.eq_ignore_ascii_case("SELECT ") {
+            rest.trim_ascii()
+        } else {
+            name
+        },
+        kind: Kind::Long,
+        table: "",
+    };
+    reply.header(&[field], Names::Usual)?;
+    let number = number.map_or(Value::Null, |number| Value::Number(number as i64));
+    reply.row(&[number])
 }
 
 /// The longest name of a lock, in characters; MySQL's.
@@ -835,3 +941,6 @@ fn text(statement: &[u8]) -> &str {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod sql_tests;

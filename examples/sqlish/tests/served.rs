@@ -51,6 +51,40 @@ fn a_conversation_from_greeting_to_quit() {
 }
 
 #[test]
+fn a_transaction_of_sysbench_reads_and_writes_as_it_does_in_mysql() {
+    under_all(|site, transport| {
+        let mut client = site.connect(transport);
+        let mut other = site.connect(transport);
+        let total = client.value("SELECT COUNT(*) FROM sbtest1");
+        let sum: i64 = client
+            .value("SELECT SUM(k) FROM sbtest1")
+            .parse()
+            .expect("a number");
+        client.run(&["BEGIN"]);
+        for range in [
+            "SELECT c FROM sbtest1 WHERE id BETWEEN 401 AND 500",
+            "SELECT c FROM sbtest1 WHERE id BETWEEN 401 AND 500 ORDER BY c",
+            "SELECT DISTINCT c FROM sbtest1 WHERE id BETWEEN 401 AND 500 ORDER BY c",
+        ] {
+            assert_eq!(client.ask(range).lines().count(), 101, "{range}");
+        }
+        let k = client.value("SELECT k FROM sbtest1 WHERE id=500");
+        assert_eq!(client.ask("DELETE FROM sbtest1 WHERE id=500"), "OK\t1");
+        assert_eq!(other.value("SELECT COUNT(*) FROM sbtest1"), total);
+        let insert = format!("INSERT INTO sbtest1 (id, k, c, pad) VALUES (500, {k}, 'c', 'pad')");
+        assert_eq!(client.ask(&insert), "OK\t1");
+        assert_eq!(client.ask("UPDATE sbtest1 SET k=k+1 WHERE id=7"), "OK\t1");
+        client.run(&["COMMIT"]);
+        assert_eq!(other.value("SELECT COUNT(*) FROM sbtest1"), total);
+        assert_eq!(
+            other.value("SELECT SUM(k) FROM sbtest1"),
+            (sum + 1).to_string()
+        );
+        assert_eq!(other.value("SELECT pad FROM sbtest1 WHERE id=500"), "pad");
+    });
+}
+
+#[test]
 fn replies_come_in_order_however_the_statements_are_cut() {
     // Few enough that all replies fit into a socket, each as a message of its own: the client reads
     // none before it has sent everything, and a server whose replies are stuck reads no more.

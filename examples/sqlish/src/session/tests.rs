@@ -8,12 +8,12 @@ use crate::{EngineConfig, Line, NoAdmin, next_line};
 
 use super::*;
 
-fn engine() -> Arc<Engine> {
+pub(super) fn engine() -> Arc<Engine> {
     // Long enough that no test passes because a wait timed out.
     patient_for(Duration::from_secs(600))
 }
 
-fn patient_for(lock_wait_timeout: Duration) -> Arc<Engine> {
+pub(super) fn patient_for(lock_wait_timeout: Duration) -> Arc<Engine> {
     Engine::new(EngineConfig {
         rows: 1000,
         tables: 2,
@@ -24,11 +24,11 @@ fn patient_for(lock_wait_timeout: Duration) -> Arc<Engine> {
 }
 
 /// A session with the id 1, 2, 3, ...
-fn sessions<const N: usize>(engine: &Arc<Engine>) -> [Session; N] {
+pub(super) fn sessions<const N: usize>(engine: &Arc<Engine>) -> [Session; N] {
     std::array::from_fn(|i| Session::new(engine, i as u64 + 1))
 }
 
-fn ask(session: &mut Session, statement: &str) -> String {
+pub(super) fn ask(session: &mut Session, statement: &str) -> String {
     ask_under(session, statement, &NoAdmin)
 }
 
@@ -40,7 +40,7 @@ fn ask_under(session: &mut Session, statement: &str, admin: &dyn Admin) -> Strin
 }
 
 /// Runs statements that all must succeed.
-fn run(session: &mut Session, statements: &[&str]) {
+pub(super) fn run(session: &mut Session, statements: &[&str]) {
     for statement in statements {
         let reply = ask(session, statement);
         assert!(reply.starts_with("OK"), "{statement}: {reply}");
@@ -48,7 +48,7 @@ fn run(session: &mut Session, statements: &[&str]) {
 }
 
 /// The code of an `ERR` reply, 0 for any other.
-fn code(reply: &str) -> u16 {
+pub(super) fn code(reply: &str) -> u16 {
     let code = reply
         .strip_prefix("ERR\t")
         .and_then(|rest| rest.split('\t').next());
@@ -65,13 +65,13 @@ fn k(session: &mut Session, id: u64) -> u64 {
         .expect("a row with one number")
 }
 
-fn increment(id: u64) -> String {
+pub(super) fn increment(id: u64) -> String {
     format!("UPDATE sbtest1 SET k=k+1 WHERE id={id}")
 }
 
 /// Returns when that many sessions stand in the queue for a row of `sbtest1`.
-fn until_queued(engine: &Engine, id: u64, sessions: usize) {
-    while engine.table(Place { table: 0, id }).waiters(id) != sessions {
+pub(super) fn until_queued(engine: &Engine, id: i64, sessions: usize) {
+    while engine.tables.now().table(0).waiters(id) != sessions {
         thread::yield_now();
     }
 }
@@ -134,7 +134,9 @@ fn every_mistake_has_its_code_and_the_session_goes_on() {
         ("SHOW THREAD_POOL STATS", 1235),
         ("SHOW THREAD_POOL QUEUES", 1235),
         ("SHOW THREAD_POOL WAITS", 1235),
-        ("SET autocommit=0", 1193),
+        ("SET autocommit=perhaps", 1231),
+        ("SET no_such_variable=1", 1193),
+        ("SET GLOBAL thread_pool_size=1", 1193),
         ("SET SESSION thread_pool_priority=urgent", 1231),
         ("SELECT GET_LOCK('', 1)", 3057),
         (long_name.as_str(), 3057),

@@ -1,0 +1,102 @@
+//! The protocol under a [`thread_group_pool`] server: one command per call, under either scheduler.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use thread_group_pool::{CloseReason, Conn, Handler, Next, Refusal, Woken};
+
+use super::connection::{Connection, Step};
+use super::login::Users;
+use super::reply::put_error;
+use crate::engine::Engine;
+use crate::error::SqlError;
+use crate::handler::{ServerAdmin, next, stand, with_reply, words_for_close, words_for_refusal};
+use crate::session::Flow;
+
+/// Serves the tables of an [`Engine`] to clients of MySQL's protocol.
+#[derive(Clone, Debug)]
+pub struct MysqlHandler {
+    engine: Arc<Engine>,
+    users: Arc<Users>,
+}
+
+impl MysqlHandler {
+    /// A handler for sessions of these users on `engine`.
+    pub fn new(engine: Arc<Engine>, users: Users) -> Self {
+        let users = Arc::new(users);
+        Self { engine, users }
+    }
+}
+
+impl Handler for MysqlHandler {
+    type Session = Connection;
+
+    fn open(&self, conn: &mut Conn) -> io::Result<Connection> {
+        let max = conn.server().configuration().1.max_input;
+        let users = Arc::clone(&self.users);
+        let mut connection = Connection::new(&self.engine, conn.id().get(), users, max)?;
+        with_reply(|reply| {
+            connection.greet(reply);
+            conn.write_all(reply)
+        })?;
+        Ok(connection)
+    }
+
+    fn command(&self, connection: &mut Connection, conn: &mut Conn) -> io::Result<Next> {
+        with_reply(|reply| {
+            let step = connection.step(conn.buffered(), reply, &ServerAdmin(conn))?;
+            let Step::Taken { consumed, flow } = step else {
+                // Half a packet at the end is not executed.
+                return Ok(if conn.at_end() {
+                    Next::close()
+                } else {
+                    Next::input()
+                });
+            };
+            conn.consume(consumed);
+            if flow == Flow::Park {
+                connection.park(conn.resume());
+            }
+            stand_and_send(connection, conn, reply, flow)
+        })
+    }
+
+    fn woken(&self, connection: &mut Connection, conn: &mut Conn, why: Woken) -> io::Result<Next> {
+        with_reply(|reply| {
+            let flow = match why {
+                Woken::Cancelled => connection.interrupted(reply)?,
+                _ => connection.woken(reply)?,
+            };
+            stand_and_send(connection, conn, reply, flow)
+        })
+    }
+
+    fn farewell(&self, connection: &mut Connection, out: &mut Vec<u8>, why: &CloseReason) {
+        let (code, message) = words_for_close(why);
+        connection.farewell(out, code, &message);
+    }
+
+    fn refuse(&self, out: &mut Vec<u8>, why: &Refusal) {
+        let (code, message) = words_for_refusal(why);
+        let message = &*message;
+        put_error(out, &mut 0, &SqlError::Server { code, message }, false);
+    }
+}
+
+fn stand_and_send(
+    connection: &mut Connection,
+    conn: &mut Conn,
+    reply: &mut Vec<u8>,
+    flow: Flow,
+) -> io::Result<Next> {
+    if stand(&mut connection.session, conn).is_err() {
+        // One session too many: in place of the `OK` of its login.
+        reply.clear();
+        let (code, message) = (1040, "Too many connections");
+        connection.farewell_in_reply(reply, code, message);
+        conn.write_all(reply)?;
+        return Ok(Next::close());
+    }
+    conn.write_all(reply)?;
+    Ok(next(flow, &connection.session))
+}

@@ -1,0 +1,221 @@
+//! Variables, and `SELECT` without a table.
+
+use std::time::Duration;
+
+use thread_group_pool::Priority;
+
+use super::{Failure, Session};
+use crate::admin::{Admin, Refused};
+use crate::error::SqlError;
+use crate::parse::{Assignment, DATABASE, Scalar, Scalars, Scope};
+use crate::reply::{Field, Kind, Names, Reply, Value};
+
+/// What the server calls itself. Clients look at the number to find out what it can do.
+pub(crate) const VERSION: &str = concat!("10.11.0-sqlish-", env!("CARGO_PKG_VERSION"));
+
+/// Constant ones, which clients ask for when they connect.
+const FIXED: [(&str, &str); 25] = [
+    ("auto_increment_increment", "1"),
+    ("auto_increment_offset", "1"),
+    ("character_set_client", "utf8mb4"),
+    ("character_set_connection", "utf8mb4"),
+    ("character_set_database", "utf8mb4"),
+    ("character_set_results", "utf8mb4"),
+    ("character_set_server", "utf8mb4"),
+    ("collation_connection", "utf8mb4_bin"),
+    ("collation_database", "utf8mb4_bin"),
+    ("collation_server", "utf8mb4_bin"),
+    ("default_storage_engine", "sqlish"),
+    ("have_ssl", "NO"),
+    ("init_connect", ""),
+    ("license", "MIT OR Apache-2.0"),
+    ("lower_case_table_names", "1"),
+    ("net_buffer_length", "16384"),
+    ("performance_schema", "OFF"),
+    ("query_cache_size", "0"),
+    ("query_cache_type", "OFF"),
+    ("sql_mode", ""),
+    ("system_time_zone", "UTC"),
+    ("time_zone", "SYSTEM"),
+    ("transaction_isolation", "READ-COMMITTED"),
+    ("tx_isolation", "READ-COMMITTED"),
+    ("version_comment", "sqlish, served by thread-group-pool"),
+];
+
+/// Of these, those that a client may set to whatever it wants, because nothing here depends on them.
+const IGNORED: [&str; 7] = [
+    "character_set_client",
+    "character_set_connection",
+    "character_set_results",
+    "collation_connection",
+    "sql_mode",
+    "sql_auto_is_null",
+    "time_zone",
+];
+
+const PRIORITY: &str = "thread_pool_priority";
+
+impl Session {
+    /// All that there are, by name.
+    pub(super) fn variables<A: Admin + ?Sized>(&self, admin: &A) -> Vec<(&'static str, String)> {
+        let mut all: Vec<_> = FIXED
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()))
+            .collect();
+        let timeout = self.lock_wait_timeout.as_secs().to_string();
+        let on_off = if self.autocommit { "ON" } else { "OFF" };
+        all.extend([
+            ("autocommit", on_off.to_owned()),
+            ("innodb_lock_wait_timeout", timeout.clone()),
+            ("lock_wait_timeout", timeout),
+            (PRIORITY, name(self.priority).to_owned()),
+            ("version", VERSION.to_owned()),
+        ]);
+        all.extend(admin.variables());
+        all.sort_unstable();
+        all
+    }
+
+    pub(super) fn assign<'a, A: Admin + ?Sized>(
+        &mut self,
+        assignment: Assignment<'a>,
+        admin: &A,
+    ) -> Result<(), SqlError<'a>> {
+        let Assignment { scope, name, value } = assignment;
+        let is = |variable: &str| name.eq_ignore_ascii_case(variable);
+        let wrong = |variable| SqlError::WrongValue { variable, value };
+        if scope == Scope::Global {
+            return match admin.set_variable(name, value) {
+                Ok(()) => Ok(()),
+                Err(Refused::Wrong(variable)) => Err(wrong(variable)),
+                Err(Refused::Fixed) => Err(SqlError::ReadOnlyVariable(name)),
+                Err(Refused::Unknown) if is(PRIORITY) || is("autocommit") => Err(
+                    SqlError::NotSupported("SET GLOBAL of a variable of sessions"),
+                ),
+                Err(Refused::Unknown) => Err(SqlError::UnknownVariable(name)),
+            };
+        }
+        if is(PRIORITY) {
+            let is = |priority: &str| value.eq_ignore_ascii_case(priority);
+            self.priority = if is("auto") {
+                Priority::Auto
+            } else if is("high") {
+                Priority::High
+            } else if is("low") {
+                Priority::Low
+            } else {
+                return Err(wrong(PRIORITY));
+            };
+            self.changed = true;
+        } else if is("autocommit") {
+            self.autocommit = match value.to_ascii_lowercase().as_str() {
+                "1" | "on" | "true" => true,
+                "0" | "off" | "false" => false,
+                _ => return Err(wrong("autocommit")),
+            };
+        } else if is("innodb_lock_wait_timeout") || is("lock_wait_timeout") {
+            let seconds = value
+                .parse()
+                .map_err(|_| wrong("innodb_lock_wait_timeout"))?;
+            self.lock_wait_timeout = Duration::from_secs(seconds);
+        } else if is("transaction_isolation") || is("tx_isolation") {
+            if !value.eq_ignore_ascii_case("READ-COMMITTED") {
+                return Err(wrong("transaction_isolation"));
+            }
+        } else if !IGNORED.iter().any(|ignored| is(ignored)) {
+            let servers = admin.variables();
+            let fixed = FIXED.iter().map(|(name, _)| *name).chain(["version"]);
+            return Err(if servers.iter().any(|(name, _)| is(name)) {
+                SqlError::GlobalVariable(name)
+            } else if fixed.into_iter().any(is) {
+                SqlError::ReadOnlyVariable(name)
+            } else {
+                SqlError::UnknownVariable(name)
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn scalars<'a, R: Reply, A: Admin + ?Sized>(
+        &mut self,
+        scalars: &Scalars<'a>,
+        reply: &mut R,
+        admin: &A,
+    ) -> Result<(), Failure<'a>> {
+        let each = scalars.each();
+        let mut values: Vec<(Kind, Option<Vec<u8>>)> = Vec::new();
+        for (_, scalar) in &each {
+            values.push(self.scalar(*scalar, admin)?);
+        }
+        let fields = each
+            .iter()
+            .zip(&values)
+            .map(|((name, _), (kind, _))| Field {
+                name,
+                kind: *kind,
+                table: "",
+            });
+        reply.header(&fields.collect::<Vec<_>>(), Names::Usual)?;
+        let values = values.iter().map(|(kind, value)| match (kind, value) {
+            (_, None) => Value::Null,
+            (Kind::Text(_) | Kind::Decimal, Some(text)) => Value::Text(text),
+            (_, Some(text)) => {
+                let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+                number.map_or(Value::Text(text), Value::Number)
+            }
+        });
+        reply.row(&values.collect::<Vec<_>>())?;
+        Ok(())
+    }
+
+    fn scalar<'a, A: Admin + ?Sized>(
+        &self,
+        scalar: Scalar<'a>,
+        admin: &A,
+    ) -> Result<(Kind, Option<Vec<u8>>), SqlError<'a>> {
+        let text = |text: String| {
+            let length = text.chars().count() as u32;
+            (Kind::Text(length), Some(text.into_bytes()))
+        };
+        let number = |number: i64| (Kind::Long, Some(number.to_string().into_bytes()));
+        Ok(match scalar {
+            Scalar::Number(n) => number(n),
+            Scalar::Null => (Kind::Text(0), None),
+            Scalar::Text(quoted) => {
+                let bytes = quoted.unescaped().into_owned();
+                (Kind::Text(bytes.len() as u32), Some(bytes))
+            }
+            Scalar::Variable { name, .. } if name.eq_ignore_ascii_case("autocommit") => {
+                number(self.autocommit.into())
+            }
+            Scalar::Variable { name, .. } => {
+                let all = self.variables(admin);
+                let found = all
+                    .into_iter()
+                    .find(|(known, _)| known.eq_ignore_ascii_case(name));
+                let (_, value) = found.ok_or(SqlError::UnknownVariable(name))?;
+                match value.parse() {
+                    Ok(value) => number(value),
+                    Err(_) => text(value),
+                }
+            }
+            Scalar::Function(name) => match name.to_ascii_uppercase().as_str() {
+                "CONNECTION_ID" => number(self.id as i64),
+                "DATABASE" | "SCHEMA" => text(DATABASE.to_owned()),
+                "LAST_INSERT_ID" => number(self.last_id),
+                "ROW_COUNT" => number(self.row_count),
+                "VERSION" => text(VERSION.to_owned()),
+                "CURRENT_USER" => text(format!("{}@%", self.client.user())),
+                _ => text(format!("{}@localhost", self.client.user())),
+            },
+        })
+    }
+}
+
+fn name(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Auto => "auto",
+        Priority::High => "high",
+        Priority::Low => "low",
+    }
+}
