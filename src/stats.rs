@@ -172,6 +172,9 @@ pub struct GroupStats {
     pub polls_by_worker: u64,
     /// Connections taken from the lanes.
     pub dequeues: u64,
+    /// Of these, by a thread that came out of the poller with it.
+    #[doc(alias = "DEQUEUES_BY_LISTENER")]
+    pub dequeues_by_listener: u64,
     /// Calls of the handler.
     pub commands: u64,
 }

@@ -250,6 +250,10 @@ pub(crate) struct State<T> {
     judged_at: Nanos,
     /// Who was the last to listen, and when whoever listens was rung, for measuring.
     listened: Option<WorkerId>,
+    /// Whether who is in the poller is there until something comes.
+    listening: bool,
+    /// Who has come out of the poller after that, and not taken anything since.
+    harvester: Option<WorkerId>,
     rung_at: Nanos,
     /// What only MariaDB's policy remembers.
     mariadb: mariadb::Counters,
@@ -276,6 +280,8 @@ impl<T> State<T> {
             kicked_up_at: Nanos(0),
             judged_at: Nanos(0),
             listened: None,
+            listening: false,
+            harvester: None,
             rung_at: NEVER,
             mariadb: mariadb::Counters::default(),
             stats: GroupStats::default(),
@@ -451,6 +457,7 @@ impl<T> State<T> {
             return (Step::Exit, nothing);
         }
         let (step, call) = self.next_step(worker, now);
+        self.harvester = None;
         let tick = self.wants_ticks();
         (step, Actions { call, tick })
     }
@@ -470,6 +477,7 @@ impl<T> State<T> {
         self.crew
             .run(worker, key, lane == Lane::Holding, suspect, now);
         self.stats.dequeues += 1;
+        self.stats.dequeues_by_listener += u64::from(self.harvester == Some(worker));
         let job = Job {
             key,
             task,
@@ -482,6 +490,7 @@ impl<T> State<T> {
 
     fn poll(&mut self, worker: WorkerId, block: bool) -> Step<T> {
         self.rung_at = NEVER;
+        self.listening = block;
         if block {
             self.stats.polls_by_listener += 1;
             self.stats.handovers += u64::from(self.listened != Some(worker));
@@ -501,6 +510,7 @@ impl<T> State<T> {
         events: impl IntoIterator<Item = Event>,
         now: Nanos,
     ) {
+        self.harvester = self.listening.then_some(worker);
         let rung = self.crew.polled(worker);
         let (before, mut count) = (self.lanes.len(), 0);
         self.polled_at = now;

@@ -151,7 +151,7 @@ pub(crate) const GROUPS: [&str; 13] = [
 ];
 
 /// The columns of `SHOW THREAD_POOL STATS`.
-pub(crate) const STATS: [&str; 11] = [
+pub(crate) const STATS: [&str; 12] = [
     "GROUP_ID",
     "THREAD_CREATIONS",
     "THREAD_CREATIONS_DUE_TO_STALL",
@@ -161,7 +161,8 @@ pub(crate) const STATS: [&str; 11] = [
     "STALLS",
     "POLLS_BY_LISTENER",
     "POLLS_BY_WORKER",
-    "DEQUEUES",
+    "DEQUEUES_BY_LISTENER",
+    "DEQUEUES_BY_WORKER",
     "COMMANDS",
 ];
 

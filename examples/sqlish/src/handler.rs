@@ -10,22 +10,27 @@ use thread_group_pool::{
     CloseReason, Conn, ConnId, GroupStats, Handler, Next, OnCancel, Refusal, Woken,
 };
 
-use crate::admin::{self, Admin, Connection, Grid};
+use crate::admin::{self, Admin, Connection, Grid, Refused};
 use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::protocol::{self, Line, greeting, next_line, too_long, unterminated};
+use crate::server_variables::{self, Flushed};
 use crate::session::{Flow, Session};
 
 /// Serves the tables of an [`Engine`] over any number of listeners.
 #[derive(Clone, Debug)]
 pub struct SqlishHandler {
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) flushed: Arc<Flushed>,
 }
 
 impl SqlishHandler {
     /// A handler for sessions on `engine`.
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine }
+        Self {
+            engine,
+            flushed: Arc::default(),
+        }
     }
 }
 
@@ -51,7 +56,7 @@ impl Handler for SqlishHandler {
     }
 
     fn command(&self, session: &mut Session, conn: &mut Conn) -> io::Result<Next> {
-        with_reply(|reply| one_statement(session, conn, reply))
+        with_reply(|reply| one_statement(session, conn, &self.flushed, reply))
     }
 
     fn woken(&self, session: &mut Session, conn: &mut Conn, why: Woken) -> io::Result<Next> {
@@ -145,10 +150,16 @@ pub(crate) fn next(flow: Flow, session: &Session) -> Next {
 }
 
 /// Runs the statement at the front of the buffer, if there is a whole one.
-fn one_statement(session: &mut Session, conn: &mut Conn, reply: &mut Vec<u8>) -> io::Result<Next> {
+fn one_statement(
+    session: &mut Session,
+    conn: &mut Conn,
+    flushed: &Flushed,
+    reply: &mut Vec<u8>,
+) -> io::Result<Next> {
     let (consumed, flow) = match next_line(conn.buffered()) {
         Line::Complete { line, consumed } => {
-            (consumed, session.execute(line, reply, &ServerAdmin(conn))?)
+            let admin = ServerAdmin { conn, flushed };
+            (consumed, session.execute(line, reply, &admin)?)
         }
         Line::Incomplete if !conn.at_end() => return Ok(Next::input()),
         Line::Incomplete => {
@@ -177,11 +188,14 @@ fn last_words(out: &mut Vec<u8>, code: u16, message: &str) {
 }
 
 /// What a statement sees of the server through its own connection.
-pub(crate) struct ServerAdmin<'a>(pub(crate) &'a Conn);
+pub(crate) struct ServerAdmin<'a> {
+    pub(crate) conn: &'a Conn,
+    pub(crate) flushed: &'a Flushed,
+}
 
 impl fmt::Debug for ServerAdmin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ServerAdmin").field(&self.0.id()).finish()
+        f.debug_tuple("ServerAdmin").field(&self.conn.id()).finish()
     }
 }
 
@@ -207,25 +221,30 @@ impl Admin for ServerAdmin<'_> {
     }
 
     fn thread_pool_stats(&self) -> Option<Grid> {
+        const COUNTERS: [fn(&GroupStats) -> u64; 11] = [
+            |group| group.creations,
+            |group| group.creations_due_to_stall,
+            |group| group.wakes,
+            |group| group.wakes_due_to_stall,
+            |group| group.throttles,
+            |group| group.stalls,
+            |group| group.polls_by_listener,
+            |group| group.polls_by_worker,
+            |group| group.dequeues_by_listener,
+            |group| group.dequeues - group.dequeues_by_listener,
+            |group| group.commands,
+        ];
         self.groups(&admin::STATS, |group| {
-            vec![
-                group.group as u64,
-                group.creations,
-                group.creations_due_to_stall,
-                group.wakes,
-                group.wakes_due_to_stall,
-                group.throttles,
-                group.stalls,
-                group.polls_by_listener,
-                group.polls_by_worker,
-                group.dequeues,
-                group.commands,
-            ]
+            let since = |of| group_counter(of, group, self.flushed);
+            let counters = COUNTERS.into_iter().map(since);
+            std::iter::once(group.group as u64)
+                .chain(counters)
+                .collect()
         })
     }
 
     fn thread_pool_queues(&self) -> Option<Grid> {
-        let server = self.0.server();
+        let server = self.conn.server();
         if server.stats().groups.is_empty() {
             return None;
         }
@@ -247,13 +266,17 @@ impl Admin for ServerAdmin<'_> {
     }
 
     fn thread_pool_waits(&self) -> Option<Grid> {
-        let waits = self.0.server().stats().waits;
-        let rows = waits.iter().map(|wait| {
-            vec![
-                wait.kind.to_string(),
-                wait.count.to_string(),
-                wait.total.as_micros().to_string(),
-            ]
+        let waits = self.conn.server().stats().waits;
+        let rows = waits.iter().filter_map(|wait| {
+            let (count, total) = self.flushed.waits_before(wait);
+            let (count, total) = (wait.count - count, wait.total.saturating_sub(total));
+            (count > 0).then(|| {
+                vec![
+                    wait.kind.to_string(),
+                    count.to_string(),
+                    total.as_micros().to_string(),
+                ]
+            })
         });
         Some(Grid {
             columns: &admin::WAITS,
@@ -261,12 +284,34 @@ impl Admin for ServerAdmin<'_> {
         })
     }
 
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        server_variables::variables(self.conn.server())
+    }
+
+    fn set_variable(&self, name: &str, value: &str) -> Result<(), Refused> {
+        server_variables::set(self.conn.server(), name, value)
+    }
+
+    fn status(&self) -> Vec<(&'static str, String)> {
+        self.flushed.status(self.conn.server())
+    }
+
+    fn flush_thread_pool_stats(&self) -> Option<()> {
+        self.flushed.flush_groups(self.conn.server().stats());
+        Some(())
+    }
+
+    fn flush_thread_pool_waits(&self) -> Option<()> {
+        self.flushed.flush_waits(self.conn.server().stats());
+        Some(())
+    }
+
     fn parks(&self) -> bool {
         true
     }
 
     fn connections(&self) -> Option<Vec<Connection>> {
-        let seen = self.0.server().snapshot();
+        let seen = self.conn.server().snapshot();
         let connections = seen.connections.iter().map(|info| Connection {
             id: info.id.get(),
             peer: info.peer.clone(),
@@ -280,11 +325,11 @@ impl Admin for ServerAdmin<'_> {
     }
 
     fn kill(&self, id: u64) -> Option<bool> {
-        Some(self.0.server().kill(ConnId::from(id)))
+        Some(self.conn.server().kill(ConnId::from(id)))
     }
 
     fn kill_query(&self, id: u64) -> Option<bool> {
-        let conn = self.0.server().find(ConnId::from(id));
+        let conn = self.conn.server().find(ConnId::from(id));
         if let Some(conn) = &conn
             && let Some(command) = conn.command()
         {
@@ -295,12 +340,17 @@ impl Admin for ServerAdmin<'_> {
     }
 
     fn on_cancel(&self, call: Box<dyn FnOnce() + Send>) -> Option<OnCancel> {
-        Some(self.0.on_cancel(call))
+        Some(self.conn.on_cancel(call))
     }
 
     fn cancelled(&self) -> bool {
-        self.0.is_cancelled()
+        self.conn.is_cancelled()
     }
+}
+
+/// How far a counter of a group has come since it was flushed.
+fn group_counter(of: fn(&GroupStats) -> u64, group: &GroupStats, flushed: &Flushed) -> u64 {
+    of(group).saturating_sub(flushed.before(group.group, of))
 }
 
 impl ServerAdmin<'_> {
@@ -310,7 +360,7 @@ impl ServerAdmin<'_> {
         columns: &'static [&'static str],
         row: impl Fn(&GroupStats) -> Vec<u64>,
     ) -> Option<Grid> {
-        let groups = self.0.server().stats().groups;
+        let groups = self.conn.server().stats().groups;
         let text = |values: Vec<u64>| values.iter().map(u64::to_string).collect();
         let rows: Vec<_> = groups.iter().map(|group| text(row(group))).collect();
         (!rows.is_empty()).then_some(Grid { columns, rows })

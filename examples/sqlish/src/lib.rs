@@ -16,6 +16,7 @@ mod ping;
 mod protocol;
 mod reply;
 mod serve;
+mod server_variables;
 mod session;
 mod signal;
 mod table;

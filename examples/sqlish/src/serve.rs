@@ -45,8 +45,8 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
 
     let engine = Engine::new(options.engine())
         .map_err(|error| format!("cannot start the thread that flushes commits: {error}"))?;
-    let mysql = Arc::new(MysqlHandler::new(Arc::clone(&engine), users));
     let handler = Arc::new(SqlishHandler::new(engine));
+    let mysql = Arc::new(MysqlHandler::beside(&handler, users));
     let mut builder = Server::builder()
         .on_event(|event| {
             if event.level() > Level::Info {

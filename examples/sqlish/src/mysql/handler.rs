@@ -8,23 +8,27 @@ use thread_group_pool::{CloseReason, Conn, Handler, Next, Refusal, Woken};
 use super::connection::{Connection, Step};
 use super::login::Users;
 use super::reply::put_error;
-use crate::engine::Engine;
 use crate::error::SqlError;
-use crate::handler::{ServerAdmin, next, stand, with_reply, words_for_close, words_for_refusal};
+use crate::handler::{
+    ServerAdmin, SqlishHandler, next, stand, with_reply, words_for_close, words_for_refusal,
+};
 use crate::session::Flow;
 
-/// Serves the tables of an [`Engine`] to clients of MySQL's protocol.
+/// Serves the tables of an [`SqlishHandler`] to clients of MySQL's protocol.
 #[derive(Clone, Debug)]
 pub struct MysqlHandler {
-    engine: Arc<Engine>,
+    /// What the two protocols have in common.
+    shared: SqlishHandler,
     users: Arc<Users>,
 }
 
 impl MysqlHandler {
-    /// A handler for sessions of these users on `engine`.
-    pub fn new(engine: Arc<Engine>, users: Users) -> Self {
+    /// A handler for sessions of these users on the engine of `handler`, for listeners of the same
+    /// server.
+    pub fn beside(handler: &SqlishHandler, users: Users) -> Self {
+        let shared = handler.clone();
         let users = Arc::new(users);
-        Self { engine, users }
+        Self { shared, users }
     }
 }
 
@@ -34,7 +38,7 @@ impl Handler for MysqlHandler {
     fn open(&self, conn: &mut Conn) -> io::Result<Connection> {
         let max = conn.server().configuration().1.max_input;
         let users = Arc::clone(&self.users);
-        let mut connection = Connection::new(&self.engine, conn.id().get(), users, max)?;
+        let mut connection = Connection::new(&self.shared.engine, conn.id().get(), users, max)?;
         with_reply(|reply| {
             connection.greet(reply);
             conn.write_all(reply)
@@ -44,7 +48,9 @@ impl Handler for MysqlHandler {
 
     fn command(&self, connection: &mut Connection, conn: &mut Conn) -> io::Result<Next> {
         with_reply(|reply| {
-            let step = connection.step(conn.buffered(), reply, &ServerAdmin(conn))?;
+            let flushed = &self.shared.flushed;
+            let admin = ServerAdmin { conn, flushed };
+            let step = connection.step(conn.buffered(), reply, &admin)?;
             let Step::Taken { consumed, flow } = step else {
                 // Half a packet at the end is not executed.
                 return Ok(if conn.at_end() {

@@ -211,7 +211,7 @@ impl Session {
             by_number(grid.unwrap_or_else(|| empty(&admin::QUEUES)))
         } else if is("THREAD_POOL_WAITS") {
             let grid = admin.thread_pool_waits();
-            grid.unwrap_or_else(|| empty(&admin::WAITS))
+            in_mariadbs_words(grid.unwrap_or_else(|| empty(&admin::WAITS)))
         } else if is("PROCESSLIST") {
             self.processlist(true, statement, admin)?
         } else {
@@ -233,6 +233,25 @@ pub(crate) fn check_database(name: &str) -> Result<(), SqlError<'_>> {
     } else {
         Err(SqlError::NoSuchDatabase(name))
     }
+}
+
+/// Waits under MariaDB's names: `RowLock` is `ROW_LOCK`.
+fn in_mariadbs_words(mut grid: Grid) -> Grid {
+    for row in &mut grid.rows {
+        let mut name = String::new();
+        for char in row[0].chars() {
+            if char.is_ascii_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(char.to_ascii_uppercase());
+        }
+        row[0] = if name == "DISK_IO" {
+            "DISKIO".to_owned()
+        } else {
+            name
+        };
+    }
+    grid
 }
 
 /// Queues with MariaDB's two priorities, and ours as one more column.

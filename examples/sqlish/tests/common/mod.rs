@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each file of tests uses its own part of this
 
+pub(crate) mod mysql;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sqlish::{Engine, EngineConfig, SqlishHandler};
+use sqlish::{Engine, EngineConfig, MysqlHandler, MysqlUsers, SqlishHandler};
 use thread_group_pool::{
     Limits, Listen, LocalAddr, PoolConfig, Scheduler, Server, ThreadPerConnectionConfig,
 };
@@ -33,11 +35,12 @@ pub(crate) enum Kind {
     PerConnection,
 }
 
-/// A running server with a listener of each transport.
+/// A running server with a listener of each transport, for either protocol.
 pub(crate) struct Site {
     pub(crate) kind: Kind,
     pub(crate) server: Server,
     path: PathBuf,
+    mysql_path: PathBuf,
 }
 
 impl Site {
@@ -59,8 +62,9 @@ impl Site {
                 Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default())
             }
         };
-        let path = socket_path();
+        let (path, mysql_path) = (socket_path(), socket_path());
         let handler = SqlishHandler::new(Engine::new(engine).expect("a thread is left"));
+        let mysql = Arc::new(MysqlHandler::beside(&handler, MysqlUsers::default()));
         let server = Server::builder()
             .scheduler(scheduler)
             .limits(limits)
@@ -69,9 +73,29 @@ impl Site {
                 std::sync::Arc::new(handler.clone()),
             )
             .listen(Listen::unix(&path), std::sync::Arc::new(handler))
+            .listen(Listen::tcp("127.0.0.1:0"), Arc::clone(&mysql))
+            .listen(Listen::unix(&mysql_path), mysql)
             .build()
             .expect("the server starts");
-        Self { kind, server, path }
+        Self {
+            kind,
+            server,
+            path,
+            mysql_path,
+        }
+    }
+
+    pub(crate) fn mysql_path(&self) -> &std::path::Path {
+        &self.mysql_path
+    }
+
+    pub(crate) fn mysql_tcp(&self) -> std::net::SocketAddr {
+        let tcp = |address: &LocalAddr| match address {
+            LocalAddr::Tcp(address) => Some(*address),
+            _ => None,
+        };
+        let mut addresses = self.server.local_addrs().iter().filter_map(tcp);
+        addresses.nth(1).expect("it listens")
     }
 
     /// A client that has been greeted.
