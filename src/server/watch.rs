@@ -172,6 +172,8 @@ impl Watching {
 impl Drop for Watching {
     fn drop(&mut self) {
         self.stop();
+        // After a drain it has ended already; a server that could not be built leaves nothing behind.
+        self.join(Instant::now());
     }
 }
 
