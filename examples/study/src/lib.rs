@@ -28,6 +28,7 @@ pub mod record;
 pub mod reply;
 pub mod request;
 pub mod run;
+mod script;
 pub mod server;
 pub mod stats;
 pub mod table;

@@ -252,7 +252,7 @@ impl Clients {
         for index in 0..self.wires.len() {
             self.wires.get_mut(index).completed = 0;
             if self.wires.state(index) == State::Idle {
-                self.wires.send(index, self.requests.next_line(), now);
+                send_next(&mut self.wires, &mut self.requests, index, now);
             }
         }
     }
@@ -301,16 +301,27 @@ impl Clients {
                 ..
             } = self;
             wires.turn(wake_at.saturating_sub(now), |wires, index, now, correct| {
-                if correct {
-                    let wire = wires.get_mut(index);
-                    wire.completed += u64::from(tally.count(wire.sent_at, now));
+                let wire = wires.get_mut(index);
+                if wire.script.answered(correct) {
+                    wire.completed += u64::from(tally.count(wire.script.began_at, now));
                 }
                 if tally.sending {
-                    wires.send(index, requests.next_line(), now);
+                    send_next(wires, requests, index, now);
                 }
             })?;
         }
     }
+}
+
+/// Sends the next statement of a client.
+fn send_next(wires: &mut Wires, requests: &mut Requests, index: usize, now: u64) {
+    let wire = wires.get_mut(index);
+    if wire.script.has_ended() {
+        wire.script.began_at = now;
+    }
+    let (line, expected) = requests.next_of(&mut wire.script);
+    wire.expected = expected;
+    wires.send(index, line, now);
 }
 
 impl Tally {

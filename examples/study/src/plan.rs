@@ -18,11 +18,21 @@ pub enum Workload {
     PointSelect,
     /// One row by primary key gets a new `c`, which no index covers.
     UpdateNokey,
+    /// A transaction that reads: ten rows by primary key and four ranges of a hundred.
+    OltpRo,
+    /// The same, with two updates, a delete and an insert.
+    OltpRw,
 }
 
 impl Workload {
     /// In the order of a table.
-    pub const ALL: [Workload; 3] = [Workload::Ping, Workload::PointSelect, Workload::UpdateNokey];
+    pub const ALL: [Workload; 5] = [
+        Workload::Ping,
+        Workload::PointSelect,
+        Workload::UpdateNokey,
+        Workload::OltpRo,
+        Workload::OltpRw,
+    ];
 
     /// How it is spelled in arguments, JSON and the published table.
     pub fn name(self) -> &'static str {
@@ -30,15 +40,31 @@ impl Workload {
             Workload::Ping => "ping",
             Workload::PointSelect => "point_select",
             Workload::UpdateNokey => "update_nokey",
+            Workload::OltpRo => "oltp_ro",
+            Workload::OltpRw => "oltp_rw",
         }
     }
 
-    /// The `ROW` lines of a correct reply. A select that finds nothing is cheaper than one that
+    /// Whether what counts is a transaction of several statements.
+    pub fn is_transaction(self) -> bool {
+        matches!(self, Workload::OltpRo | Workload::OltpRw)
+    }
+
+    /// What is counted.
+    pub fn unit(self) -> &'static str {
+        if self.is_transaction() {
+            "transactions"
+        } else {
+            "statements"
+        }
+    }
+
+    /// The `ROW` lines of a correct reply, where they are the same for every statement. A select that finds nothing is cheaper than one that
     /// does, so a reply with another count is an error and not a fast success.
     pub fn rows_per_reply(self) -> u32 {
         match self {
             Workload::PointSelect => 1,
-            Workload::Ping | Workload::UpdateNokey => 0,
+            Workload::Ping | Workload::UpdateNokey | Workload::OltpRo | Workload::OltpRw => 0,
         }
     }
 }
@@ -68,6 +94,12 @@ impl Scheduler {
         Scheduler::StdLoop,
         Scheduler::EventLoop,
     ];
+
+    /// Whether it can serve this. A statement that waits for a row would stop the one thread of the event
+    /// loop, and so whoever is to give the row up.
+    pub fn serves(self, workload: Workload) -> bool {
+        self != Scheduler::EventLoop || workload != Workload::OltpRw
+    }
 
     /// How it is spelled in arguments, JSON and the published table.
     pub fn name(self) -> &'static str {
@@ -309,6 +341,15 @@ mod tests {
         }
         for one in HeavyKind::ALL {
             assert_eq!(one.name().parse(), Ok(one));
+        }
+    }
+
+    #[test]
+    fn only_the_event_loop_with_transactions_that_wait_is_left_out() {
+        for scheduler in Scheduler::ALL {
+            let left_out = |workload: &Workload| !scheduler.serves(*workload);
+            let count = Workload::ALL.iter().filter(|w| left_out(w)).count();
+            assert_eq!(count, usize::from(scheduler == Scheduler::EventLoop));
         }
     }
 

@@ -1,8 +1,8 @@
 //! Reads replies as they come off the socket, in whatever pieces.
 //!
-//! A reply is any number of `ROW` lines and then one `OK` or `ERR` line. The first four bytes of a
-//! line say which it is, so they are all that has to survive from one piece to the next: a reader
-//! is ten bytes, and thousands of them fit in a cache.
+//! A reply is any number of `ROW` lines and then one `OK` or `ERR` line. The first bytes of a
+//! line say which it is, and which error, so they are all that has to survive from one piece to the next:
+//! a reader is sixteen bytes, and thousands of them fit in a cache.
 
 use memchr::memchr;
 
@@ -13,6 +13,8 @@ pub struct Reply {
     pub rows: u32,
     /// Whether the last line was `OK`; else it was `ERR`.
     pub ok: bool,
+    /// Whether that was a deadlock or a lock wait that took too long: nobody's fault.
+    pub lost_a_lock: bool,
 }
 
 /// A line that is none of the three.
@@ -23,7 +25,7 @@ pub struct Malformed;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReplyReader {
     rows: u32,
-    head: [u8; 4],
+    head: [u8; 8],
     head_len: u8,
 }
 
@@ -36,12 +38,12 @@ impl ReplyReader {
             self.keep_head(&rest[..end]);
             rest = &rest[end + 1..];
             let ok = match &self.head[..usize::from(self.head_len)] {
-                b"ROW\t" => {
+                [b'R', b'O', b'W', b'\t', ..] => {
                     self.rows += 1;
                     self.head_len = 0;
                     continue;
                 }
-                b"ERR\t" => false,
+                [b'E', b'R', b'R', b'\t', ..] => false,
                 // Bare or with the number of rows affected behind a tab.
                 [b'O', b'K'] | [b'O', b'K', b'\t', ..] => true,
                 _ => return Err(Malformed),
@@ -49,6 +51,7 @@ impl ReplyReader {
             let reply = Reply {
                 rows: self.rows,
                 ok,
+                lost_a_lock: matches!(&self.head, b"ERR\t1213" | b"ERR\t1205"),
             };
             *self = ReplyReader::default();
             return Ok(Some((reply, piece.len() - rest.len())));
@@ -94,8 +97,12 @@ mod tests {
     fn any_chunking_reads_the_same_replies() {
         let bytes = b"OK\nROW\tabc\tdef\nROW\t\nOK\t2\n\
                       ERR\t1064\tno such statement\nROW\tOK\nOK\t1\nOK\t\n";
-        let expected = [(0, true), (2, true), (0, false), (1, true), (0, true)]
-            .map(|(rows, ok)| Reply { rows, ok });
+        let expected =
+            [(0, true), (2, true), (0, false), (1, true), (0, true)].map(|(rows, ok)| Reply {
+                rows,
+                ok,
+                lost_a_lock: false,
+            });
         for one in 0..=bytes.len() {
             for two in one..=bytes.len() {
                 let (replies, inside) = read(bytes, &[one, two]).unwrap();
@@ -105,6 +112,17 @@ mod tests {
         }
         let every: Vec<_> = (0..bytes.len()).collect();
         assert_eq!(read(bytes, &every).unwrap().0, expected, "byte by byte");
+    }
+
+    #[test]
+    fn a_lost_lock_is_told_from_other_errors_in_any_chunking() {
+        for (code, expected) in [(1213, true), (1205, true), (1064, false), (1062, false)] {
+            let bytes = format!("ROW\tx\nERR\t{code}\tDeadlock found\n").into_bytes();
+            for cut in 0..=bytes.len() {
+                let (replies, _) = read(&bytes, &[cut]).unwrap();
+                assert_eq!(replies[0].lost_a_lock, expected, "{code} cut at {cut}");
+            }
+        }
     }
 
     #[test]

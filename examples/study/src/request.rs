@@ -1,17 +1,19 @@
 //! Makes the statements, one after the other, without allocating.
 
 use crate::plan::Workload;
+use crate::script::Script;
 
 /// How many different values the updates write, in turn. Enough that an update changes something,
 /// few enough to stay in the first cache.
 const VALUES: usize = 16;
 
 /// Characters of a new `c`.
-const VALUE_LEN: usize = 120;
+pub(crate) const VALUE_LEN: usize = 120;
 
 /// An endless supply of statements.
 #[derive(Debug)]
 pub struct Requests {
+    workload: Workload,
     rows: u64,
     random: Random,
     /// Statements up to the id; one of them for each value written.
@@ -30,9 +32,12 @@ impl Requests {
             Workload::Ping => vec![b"PING".to_vec()],
             Workload::PointSelect => vec![b"SELECT c FROM sbtest1 WHERE id=".to_vec()],
             Workload::UpdateNokey => (0..VALUES).map(|_| update_head(&mut random)).collect(),
+            // Their statements are those of a script.
+            Workload::OltpRo | Workload::OltpRw => vec![Vec::new()],
         };
         let ends_in_id = workload != Workload::Ping;
         Requests {
+            workload,
             rows: rows.max(1),
             random,
             heads,
@@ -42,7 +47,19 @@ impl Requests {
         }
     }
 
-    /// The next statement, with its end of line.
+    /// The next statement of a client, with its end of line, and the `ROW` lines of a correct reply.
+    pub(crate) fn next_of(&mut self, script: &mut Script) -> (&[u8], u32) {
+        if !self.workload.is_transaction() {
+            let expected = self.workload.rows_per_reply();
+            return (self.next_line(), expected);
+        }
+        self.line.clear();
+        let expected = script.next(self.workload, self.rows, &mut self.random, &mut self.line);
+        self.line.push(b'\n');
+        (&self.line, expected)
+    }
+
+    /// The next statement of a workload of single ones, with its end of line.
     pub fn next_line(&mut self) -> &[u8] {
         self.line.clear();
         self.line.extend_from_slice(&self.heads[self.turn]);
@@ -58,15 +75,19 @@ impl Requests {
 /// Digits in groups of ten with a dash between, as sysbench fills the column.
 fn update_head(random: &mut Random) -> Vec<u8> {
     let mut head = b"UPDATE sbtest1 SET c='".to_vec();
-    head.extend((0..VALUE_LEN).map(|at| {
+    push_digits(&mut head, VALUE_LEN, random);
+    head.extend_from_slice(b"' WHERE id=");
+    head
+}
+
+pub(crate) fn push_digits(line: &mut Vec<u8>, length: usize, random: &mut Random) {
+    line.extend((0..length).map(|at| {
         if at % 11 == 10 {
             b'-'
         } else {
             b'0' + random.below(10) as u8
         }
     }));
-    head.extend_from_slice(b"' WHERE id=");
-    head
 }
 
 fn push_decimal(line: &mut Vec<u8>, mut n: u64) {
@@ -116,7 +137,7 @@ impl Random {
 
     /// From 0 to `n` - 1; the bias of the multiplication is below one in 2^40 for any table that
     /// fits a memory.
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 }

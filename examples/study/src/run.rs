@@ -49,11 +49,12 @@ pub struct Plan {
 impl Plan {
     /// How many rounds that is in all.
     pub fn rounds_in_all(&self) -> usize {
-        self.workloads.len()
-            * self.transports.len()
-            * self.clients.len()
-            * self.schedulers.len()
-            * self.rounds
+        let served = |workload: &Workload| {
+            let schedulers = self.schedulers.iter();
+            schedulers.filter(|s| s.serves(*workload)).count()
+        };
+        let pairs: usize = self.workloads.iter().map(served).sum();
+        pairs * self.transports.len() * self.clients.len() * self.rounds
     }
 
     /// Descriptors that this process will need: the clients' and some for itself.
@@ -155,6 +156,9 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
                 for turn in 0..plan.rounds {
                     for step in 0..servers.len() {
                         let index = (turn + step) % servers.len();
+                        if !plan.schedulers[index].serves(workload) {
+                            continue;
+                        }
                         let round = measure(plan, workload, clients, &mut servers[index])?;
                         done += 1;
                         progress(Progress {
@@ -169,6 +173,9 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
                     }
                 }
                 for (index, rounds) in rounds.iter().enumerate() {
+                    if rounds.is_empty() {
+                        continue;
+                    }
                     rows[index].push(cell(
                         workload,
                         plan.schedulers[index],

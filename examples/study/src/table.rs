@@ -54,7 +54,8 @@ fn measured(plan: &Plan, workload: Workload, transport: Transport, cells: &[&Cel
         n => format!("median of {n} rounds"),
     };
     let title = format!(
-        "{workload} over {transport}, statements/s, {rounds} of {:?}",
+        "{workload} over {transport}, {}/s, {rounds} of {:?}",
+        workload.unit(),
         plan.seconds
     );
     let find = |scheduler: Scheduler, clients: usize| {
@@ -174,8 +175,9 @@ fn published_table(workload: Workload, published: &[Published<'_>]) -> String {
         }));
     }
     format!(
-        "published by MariaDB for 5.5 and sysbench {workload}, statements/s\n\
+        "published by MariaDB for 5.5 and sysbench {workload}, {}/s\n\
          other machines, other engine: compare shapes, never heights\n{}",
+        workload.unit(),
         align(&grid)
     )
 }

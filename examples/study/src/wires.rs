@@ -26,6 +26,7 @@ use rustix::net::{
 
 use crate::error::{Error, Result};
 use crate::reply::ReplyReader;
+use crate::script::{ANY_ROWS, Script};
 
 /// Events taken from the kernel at once. More would let replies grow old in the batch.
 const BATCH: usize = 512;
@@ -93,8 +94,6 @@ pub(crate) struct Wires {
     wires: Vec<Wire>,
     events: Vec<epoll::Event>,
     inbox: Box<[u8]>,
-    /// The `ROW` lines of a correct reply.
-    rows_per_reply: u32,
     /// Times are nanoseconds since this.
     origin: Instant,
     waiting: usize,
@@ -108,8 +107,12 @@ pub(crate) struct Wire {
     socket: OwnedFd,
     reply: ReplyReader,
     state: State,
+    /// The `ROW` lines of a correct reply.
+    pub(crate) expected: u32,
     /// When the last statement was sent.
     pub(crate) sent_at: u64,
+    /// For the caller, too.
+    pub(crate) script: Script,
     /// For the caller to count in, in a cache line that is touched anyway.
     pub(crate) completed: u64,
 }
@@ -158,7 +161,9 @@ impl Wires {
                 socket,
                 reply: ReplyReader::default(),
                 state: State::Idle,
+                expected: rows_per_reply,
                 sent_at: 0,
+                script: Script::default(),
                 completed: 0,
             });
         }
@@ -180,7 +185,6 @@ impl Wires {
             wires,
             events: Vec::with_capacity(BATCH),
             inbox: vec![0; INBOX].into_boxed_slice(),
-            rows_per_reply,
             origin: Instant::now(),
             waiting: 0,
             errors: Errors::default(),
@@ -331,6 +335,10 @@ impl Wires {
         }
         wire.state = State::Idle;
         self.waiting -= 1;
+        let expected = wire.expected;
+        if reply.lost_a_lock {
+            return Some(false);
+        }
         if !reply.ok {
             self.errors.refused += 1;
             self.errors
@@ -338,7 +346,7 @@ impl Wires {
                 .get_or_insert_with(|| format!("the server said {}", excerpt(piece)));
             return Some(false);
         }
-        if reply.rows != self.rows_per_reply {
+        if expected != ANY_ROWS && reply.rows != expected {
             self.errors.malformed += 1;
             self.errors.first.get_or_insert_with(|| {
                 format!("a reply with {} rows: {}", reply.rows, excerpt(piece))
