@@ -6,12 +6,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use study::cpu;
-use study::load::Endpoint;
+use study::load::{Clients, Endpoint, Load};
 use study::options::ServerOptions;
-use study::plan::Scheduler;
+use study::plan::{Scheduler, Workload};
 use study::server::Spec;
 
 struct Server {
@@ -174,4 +175,27 @@ fn send_until_full(stream: &TcpStream, statement: &[u8]) -> usize {
     }
     stream.set_nonblocking(false).unwrap();
     sent
+}
+
+/// With few rows, so that transactions meet: who loses a lock begins again, and nothing is an error.
+#[test]
+fn transactions_as_sysbench_sends_them_are_carried_by_every_server_that_can() {
+    for scheduler in Scheduler::ALL {
+        let server = Server::start(scheduler);
+        let endpoint = Endpoint::Tcp(server.address.parse().unwrap());
+        for workload in [Workload::OltpRo, Workload::OltpRw] {
+            if !scheduler.serves(workload) {
+                continue;
+            }
+            let load = Load::new(endpoint.clone(), workload, 100, 8);
+            let mut clients = Clients::connect(&load).unwrap();
+            let took = clients.run_count(100, Duration::from_secs(60));
+            assert!(took.is_ok(), "{workload} {scheduler}: {took:?}");
+        }
+        // Each statement of theirs does what it is to do: no row is gone.
+        let mut client = server.connect();
+        let count = b"SELECT COUNT(*) FROM sbtest1\n";
+        client.get_mut().write_all(count).unwrap();
+        assert_eq!(line_of(&mut client), "ROW\t100\n", "{scheduler}");
+    }
 }
