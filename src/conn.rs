@@ -17,17 +17,19 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::command::{Cause, Command, Registered, Verdict, Whose};
 use crate::config::{IO_CHUNK, Limits};
 use crate::handler::{Cancelled, Class, CloseReason, Priority, Refusal};
 pub use crate::id::ConnId;
 use crate::id::Ticket;
-use crate::os::socket::{Cut, For, Socket};
+use crate::os::socket::{Cut, For, Received, Socket};
 use crate::server::ServerHandle;
 use crate::server::registry::{ConnState, Registry};
-use crate::stream::Peer;
+use crate::stream::{Credentials, Peer};
 use crate::sync::Mutex;
+use crate::transport::{Raw, Transport, Upgraded, Wire};
 use crate::wait::{self, WaitKind};
 
 // ---- the part that others reach while the connection runs ----
@@ -80,6 +82,8 @@ pub(crate) struct Shared {
     id: ConnId,
     fate: Mutex<Fate>,
     peer: Peer,
+    /// Whom somebody in between has named, if the handler believes it.
+    named: Mutex<Option<Peer>>,
     /// What is counted of all connections.
     counts: Arc<CancelCounts>,
     /// What its command waits for, under thread-per-connection. In the pool, its group knows.
@@ -141,6 +145,7 @@ impl Shared {
     pub(crate) fn new(id: ConnId, socket: Socket, peer: Peer, counts: Arc<CancelCounts>) -> Self {
         Self {
             peer,
+            named: Mutex::new(None),
             counts,
             socket,
             id,
@@ -176,8 +181,9 @@ impl Shared {
         self.id
     }
 
-    pub(crate) fn peer(&self) -> &Peer {
-        &self.peer
+    /// Who is at the other end, as its handler sees it.
+    pub(crate) fn peer(&self) -> Peer {
+        self.named.lock().as_ref().unwrap_or(&self.peer).clone()
     }
 
     /// Says where the connection will be scheduled.
@@ -377,6 +383,12 @@ impl Shared {
         let mut fate = self.fate.lock();
         fate.writing = writing;
         fate.why.is_none()
+    }
+}
+
+impl Wire for Shared {
+    fn wire(&self) -> &Socket {
+        &self.socket
     }
 }
 
@@ -698,6 +710,8 @@ struct Link {
     limits: Arc<Limits>,
     /// Why the last operation failed; the reason for the close when the handler returns the error.
     failed: RefCell<Option<CloseReason>>,
+    /// What is between it and the socket, if anything is. Borrowed for the length of a call.
+    upgraded: RefCell<Option<Box<Upgraded>>>,
 }
 
 /// A connection, as [`Handler`](crate::Handler)'s callbacks see it.
@@ -735,6 +749,8 @@ pub struct Conn {
     /// Where it is counted.
     registry: Arc<Registry>,
     listener: usize,
+    /// Who is said to be behind the other end.
+    named: Option<Peer>,
     /// The park that the last `Resume` is for; and that, until its park is over.
     ticket: Ticket,
     pledge: Option<Arc<PledgeState>>,
@@ -785,12 +801,14 @@ impl Conn {
                 shared,
                 limits,
                 failed: RefCell::new(None),
+                upgraded: RefCell::new(None),
             },
             buffers: None,
             reading: Reading::default(),
             server,
             registry,
             listener,
+            named: None,
             ticket: 0,
             pledge: None,
             reachable: Cell::new(false),
@@ -806,9 +824,36 @@ impl Conn {
         self.link.shared.id
     }
 
-    /// Who is at the other end.
+    /// Who is at the other end: of the socket, or of the proxy if it has been told by
+    /// [`set_peer`](Conn::set_peer).
     pub fn peer(&self) -> &Peer {
-        &self.link.shared.peer
+        self.named.as_ref().unwrap_or(&self.link.shared.peer)
+    }
+
+    /// Says who the client is when a proxy is at the other end of the socket, as the header of the PROXY
+    /// protocol names it (`examples/proxy_protocol.rs`). From then on [`peer`](Conn::peer) and
+    /// [`ConnInfo::peer`](crate::ConnInfo) show it, and it is the address that counts for
+    /// [`max_per_address`](Limits::max_per_address), while the proxy's own counts one less. Whether the
+    /// proxy is to be believed is for the handler to know: look at `peer` first.
+    ///
+    /// # Errors
+    /// `max_per_address` are connected from that address: a [`Refusal`] in an error of the kind
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded), and nothing has changed.
+    pub fn set_peer(&mut self, peer: Peer) -> io::Result<()> {
+        let shared = &self.link.shared;
+        let limit = self.link.limits.max_per_address;
+        self.registry
+            .recount(shared.id, &peer, limit)
+            .map_err(|refusal| io::Error::new(io::ErrorKind::QuotaExceeded, refusal))?;
+        *shared.named.lock() = Some(peer.clone());
+        self.named = Some(peer);
+        Ok(())
+    }
+
+    /// Which process has connected, as the operating system vouches for it: for clients of Unix sockets, on
+    /// Linux. It is whoever called `connect`, and may have passed the socket on since.
+    pub fn peer_credentials(&self) -> Option<Credentials> {
+        self.link.shared.socket.credentials()
     }
 
     /// By which listener it came, in the order in which they were given to the builder;
@@ -964,6 +1009,63 @@ impl Conn {
             },
             Output { link, output },
         )
+    }
+
+    /// From here on the connection speaks through a transport: STARTTLS, or, in
+    /// [`open`](crate::Handler::open), TLS from the first byte. What is queued is sent as it is, now. The
+    /// handshake is not waited for: it goes on whenever the client has sent something, with no worker held in
+    /// between, and the handler is called when there is plaintext. What the handler writes before that leaves
+    /// after the handshake. A client that does not get through it has the time of a login
+    /// ([`login_timeout`](Limits::login_timeout)), so call [`logged_in`](Conn::logged_in) later than that: in
+    /// the first command.
+    ///
+    /// Words to those who are [refused](crate::Handler::refuse) before they have a connection are sent as
+    /// they are.
+    ///
+    /// # Errors
+    /// Bytes are [buffered](Conn::buffered): a client that waits for the answer to its STARTTLS sends none, so
+    /// somebody in between may have put them there, for the server to take them for the client's. For a
+    /// protocol whose clients begin with the handshake at once, as MySQL's do, there is
+    /// [`upgrade_with_buffered`](Conn::upgrade_with_buffered). There is a transport already; or `make` failed.
+    pub fn upgrade<T: Transport>(
+        &mut self,
+        make: impl FnOnce(Raw) -> io::Result<T>,
+    ) -> io::Result<()> {
+        if self.buffered().is_empty() {
+            self.upgrade_with_buffered(make)
+        } else {
+            let what = "plaintext is buffered where a handshake is to begin";
+            Err(io::Error::new(io::ErrorKind::InvalidData, what))
+        }
+    }
+
+    /// As [`upgrade`](Conn::upgrade), and what is [buffered](Conn::buffered) is taken for the beginning of the
+    /// handshake. It is never taken for plaintext.
+    ///
+    /// # Errors
+    /// There is a transport already; or `make` failed.
+    pub fn upgrade_with_buffered<T: Transport>(
+        &mut self,
+        make: impl FnOnce(Raw) -> io::Result<T>,
+    ) -> io::Result<()> {
+        if self.link.upgraded.get_mut().is_some() {
+            let what = "there is a transport already";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+        }
+        self.flush_blocking()?;
+        let ahead = self.buffered().to_vec();
+        let n = ahead.len();
+        let wire = Arc::clone(&self.link.shared);
+        let upgraded = Upgraded::new(wire, ahead, make)?;
+        *self.link.upgraded.get_mut() = Some(Box::new(upgraded));
+        self.consume(n);
+        self.reading.unsure = false;
+        Ok(())
+    }
+
+    /// The transport that it speaks through, if it is a `T`: to ask it for whom a certificate names.
+    pub fn transport<T: Transport>(&mut self) -> Option<&mut T> {
+        self.link.upgraded.get_mut().as_mut()?.downcast()
     }
 
     /// The client has proved who it is, and gets one of the
@@ -1133,6 +1235,9 @@ impl Conn {
         if room.is_empty() {
             return Ok(Filled::Full);
         }
+        if link.upgraded.get_mut().is_some() {
+            return self.fill_through();
+        }
         let size = room.len();
         loop {
             match link.shared.socket.read_now(room, reading.ask) {
@@ -1161,6 +1266,37 @@ impl Conn {
         }
     }
 
+    /// As [`fill`](Self::fill), through the transport; there is room.
+    fn fill_through(&mut self) -> io::Result<Filled> {
+        let max = self.max_input();
+        let input = &mut self.buffers.get_or_insert_default().input;
+        match self.link.receive(input.room(max)) {
+            Ok(0) => {
+                self.reading.at_end = true;
+                self.undrained = false;
+                Ok(Filled::End)
+            }
+            Ok(n) => {
+                input.end += n;
+                // Until it says that there is no more.
+                self.undrained = true;
+                Ok(Filled::Bytes)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.undrained = false;
+                self.reread = false;
+                Ok(Filled::Nothing)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether its transport may hold input, for which no event will come.
+    pub(crate) fn may_hold_input(&self) -> bool {
+        let upgraded = self.link.upgraded.borrow();
+        upgraded.as_ref().is_some_and(|u| u.may_hold_input()) && !self.reading.at_end
+    }
+
     /// Whether there may be input that no event will announce: the last read, if it was cut short,
     /// did not tell.
     pub(crate) fn unsure(&self) -> bool {
@@ -1175,6 +1311,17 @@ impl Conn {
     /// Reads, blocking until there is something: thread-per-connection's way to wait for a command.
     /// Nothing but the peer and a shutdown of the socket ends it.
     pub(crate) fn fill_blocking(&mut self) -> io::Result<Filled> {
+        if self.link.upgraded.get_mut().is_some() {
+            // Its own turn reads: there may be an answer to send first.
+            if !self.may_hold_input() {
+                let socket = &self.link.shared.socket;
+                socket
+                    .wait(For::Input, Duration::MAX)
+                    .map_err(|error| self.link.fail(error))?;
+            }
+            self.undrained = true;
+            return Ok(Filled::Nothing);
+        }
         let max = self.max_input();
         let input = &mut self.buffers.get_or_insert_default().input;
         let room = input.room(max);
@@ -1202,7 +1349,7 @@ impl Conn {
     pub(crate) fn flush_now(&mut self) -> io::Result<bool> {
         match &mut self.buffers {
             Some(buffers) => self.link.send_now(buffers.output.get_mut()),
-            None => Ok(true),
+            None => self.link.send_now(&mut OutBuf::default()),
         }
     }
 
@@ -1210,12 +1357,23 @@ impl Conn {
     pub(crate) fn flush_blocking(&mut self) -> io::Result<()> {
         match &mut self.buffers {
             Some(buffers) => self.link.send_all(buffers.output.get_mut()),
-            None => Ok(()),
+            None => self.link.send_all(&mut OutBuf::default()),
+        }
+    }
+
+    /// How much the socket is to take.
+    pub(crate) fn unsent(&mut self) -> usize {
+        let queued = self.queued();
+        match self.link.upgraded.get_mut() {
+            // What it owes is not known to the byte.
+            Some(upgraded) if upgraded.is_shaken() => queued + usize::from(upgraded.owes()),
+            Some(upgraded) => upgraded.owes().into(),
+            None => queued,
         }
     }
 
     /// How much is queued.
-    pub(crate) fn unsent(&mut self) -> usize {
+    fn queued(&mut self) -> usize {
         match &mut self.buffers {
             Some(buffers) => buffers.output.get_mut().len(),
             None => 0,
@@ -1233,8 +1391,18 @@ impl Conn {
     /// has been told to go may lose the end of its replies.
     pub(crate) fn shut(&mut self) {
         self.link.shared.close();
+        let all_sent = self.queued() == 0;
+        let upgraded = self.link.upgraded.get_mut().take();
+        // The end of a transport's input is not the socket's.
+        let at_end = self.reading.at_end && upgraded.is_none();
+        if let Some(mut upgraded) = upgraded {
+            upgraded.end(all_sent);
+            if upgraded.take_panic() {
+                self.registry.count_panic_of(self.link.shared.id);
+            }
+        }
         self.link.shared.socket.shutdown(Shutdown::Write);
-        if !self.reading.at_end {
+        if !at_end {
             let mut sink = [0; 4096];
             for _ in 0..16 {
                 match self.link.shared.socket.read_now(&mut sink, false) {
@@ -1273,12 +1441,108 @@ impl Link {
         error
     }
 
+    /// The same for an operation of the transport's.
+    fn fail_through(&self, error: io::Error, panicked: bool) -> io::Error {
+        if panicked {
+            self.shared.panicked(1);
+        }
+        match error.kind() {
+            _ if self.shared.is_cancelled() => {}
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {}
+            io::ErrorKind::UnexpectedEof => {
+                self.failed
+                    .borrow_mut()
+                    .get_or_insert(CloseReason::Truncated);
+            }
+            kind => {
+                let why = CloseReason::Transport(kind);
+                self.failed.borrow_mut().get_or_insert(why);
+            }
+        }
+        self.fail(error)
+    }
+
+    /// Does something with the transport, which there is.
+    fn through<T>(&self, call: impl FnOnce(&mut Upgraded) -> io::Result<T>) -> io::Result<T> {
+        let mut upgraded = self.upgraded.borrow_mut();
+        let Some(upgraded) = upgraded.as_deref_mut() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        call(upgraded)
+    }
+
+    fn through_or_fail<T>(
+        &self,
+        call: impl FnOnce(&mut Upgraded) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut panicked = false;
+        let done = self.through(|upgraded| {
+            let done = call(upgraded);
+            panicked = upgraded.take_panic();
+            done
+        });
+        match done {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                Err(self.fail_through(error, panicked))
+            }
+            done => done,
+        }
+    }
+
+    /// Reads plaintext through the transport, without blocking.
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.through_or_fail(|upgraded| match upgraded.receive(into) {
+            // An end that we have made ourselves is none that the peer has cut short.
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock && self.has_ended_input() => {
+                Ok(0)
+            }
+            got => got,
+        })
+    }
+
+    fn has_ended_input(&self) -> bool {
+        self.shared.is_cancelled() || self.shared.input_ended().is_some()
+    }
+
+    /// As [`send_now`](Self::send_now), through the transport. What is queued before the handshake is done
+    /// waits for that, and not for the socket.
+    fn send_through(&self, out: &mut OutBuf) -> io::Result<bool> {
+        let left = self.through_or_fail(|upgraded| {
+            if out.len() == 0 || !upgraded.is_shaken() {
+                return Ok(!upgraded.owes() || upgraded.flush()?);
+            }
+            while out.len() > 0 {
+                match upgraded.send(&out.bytes[out.sent..]) {
+                    Ok(n) => out.sent += n,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            upgraded.flush()
+        })?;
+        if out.len() == 0 {
+            out.bytes.clear();
+            out.sent = 0;
+        }
+        Ok(left)
+    }
+
+    /// Goes on with the handshake that what is queued waits for. False: the peer has to say something first.
+    fn shake(&self) -> io::Result<bool> {
+        self.through_or_fail(|upgraded| Ok(upgraded.shake()? || upgraded.owes()))
+    }
+
     fn timed_out(&self, why: CloseReason) -> io::Error {
         self.failed.borrow_mut().get_or_insert(why);
         io::ErrorKind::TimedOut.into()
     }
 
+    /// Sends without blocking. False: the socket takes no more now.
     fn send_now(&self, out: &mut OutBuf) -> io::Result<bool> {
+        if self.upgraded.borrow().is_some() {
+            return self.send_through(out);
+        }
         while out.len() > 0 {
             match self.shared.socket.write_now(&out.bytes[out.sent..]) {
                 Ok(n) => out.sent += n,
@@ -1293,7 +1557,7 @@ impl Link {
     }
 
     fn send_all(&self, out: &mut OutBuf) -> io::Result<()> {
-        if self.send_now(out)? {
+        if self.send_now(out)? && out.len() == 0 {
             return Ok(());
         }
         wait::during(WaitKind::Net, || {
@@ -1308,16 +1572,18 @@ impl Link {
     }
 
     fn send_waiting(&self, out: &mut OutBuf) -> io::Result<()> {
-        while !self.send_now(out)? {
-            if !self
-                .shared
-                .socket
-                .wait(For::Output, self.limits.write_timeout)?
-            {
-                return Err(self.timed_out(CloseReason::WriteTimeout));
+        let socket = &self.shared.socket;
+        loop {
+            if !self.send_now(out)? {
+                if !socket.wait(For::Output, self.limits.write_timeout)? {
+                    return Err(self.timed_out(CloseReason::WriteTimeout));
+                }
+            } else if out.len() == 0 {
+                return Ok(());
+            } else if !self.shake()? && !socket.wait(For::Input, self.limits.read_timeout)? {
+                return Err(self.timed_out(CloseReason::ReadTimeout));
             }
         }
-        Ok(())
     }
 }
 
@@ -1371,8 +1637,18 @@ impl Input<'_> {
         }
         self.link.send_all(&mut self.output.borrow_mut())?;
         let room = self.input.room(self.max);
+        let upgraded = self.link.upgraded.borrow().is_some();
         let got = loop {
-            match self.link.shared.socket.read_now(room, false) {
+            let got = if upgraded {
+                let got = self.link.receive(room);
+                got.map(|bytes| Received {
+                    bytes,
+                    cut: Cut::No,
+                })
+            } else {
+                self.link.shared.socket.read_now(room, false)
+            };
+            match got {
                 Ok(got) => {
                     self.reading.unsure = got.cut == Cut::Unknown;
                     break got.bytes;
@@ -1380,13 +1656,16 @@ impl Input<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let timeout = self.link.limits.read_timeout;
+                    let owes = upgraded && self.link.through(|u| Ok(u.owes()))?;
+                    let what = if owes { For::Either } else { For::Input };
                     let ready = wait::during(WaitKind::Net, || {
-                        self.link.shared.socket.wait(For::Input, timeout)
+                        self.link.shared.socket.wait(what, timeout)
                     })?;
                     if !ready {
                         return Err(self.link.timed_out(CloseReason::ReadTimeout));
                     }
                 }
+                Err(error) if upgraded => return Err(error),
                 Err(error) => return Err(self.link.fail(error)),
             }
         };

@@ -352,6 +352,14 @@ pub enum CloseReason {
     /// The client left while its command ran, and [`Limits::hang_up`](crate::Limits) says that this
     /// ends it.
     HungUp,
+    /// The input ended without the word that its transport ends with, TLS's `close_notify`: the client
+    /// left without it, as many do, or somebody has cut it short. The handler was not shown that end.
+    Truncated,
+    /// The [`Transport`](crate::Transport) failed: no handshake, or bytes that it makes nothing of.
+    Transport(io::ErrorKind),
+    /// The half commands of all connections took more than [`Limits::input_budget`](crate::Limits), and
+    /// this one was the largest.
+    InputBudget,
 }
 
 impl CloseReason {
@@ -376,11 +384,14 @@ impl CloseReason {
             Self::TooManyConnections => "too_many_connections",
             Self::IdleInTransaction => "idle_in_transaction",
             Self::HungUp => "hung_up",
+            Self::Truncated => "truncated",
+            Self::Transport(_) => "transport",
+            Self::InputBudget => "input_budget",
         }
     }
 
     /// All names, in the order of [`index`](Self::index).
-    pub(crate) const NAMES: [&'static str; 18] = [
+    pub(crate) const NAMES: [&'static str; 21] = [
         "client_closed",
         "handler_closed",
         "killed",
@@ -399,6 +410,9 @@ impl CloseReason {
         "too_many_connections",
         "idle_in_transaction",
         "hung_up",
+        "truncated",
+        "transport",
+        "input_budget",
     ];
 
     pub(crate) fn index(self) -> usize {
@@ -415,6 +429,8 @@ impl CloseReason {
                 | Self::Io(_)
                 | Self::WriteTimeout
                 | Self::HungUp
+                | Self::Truncated
+                | Self::Transport(_)
         )
     }
 }
@@ -446,6 +462,11 @@ impl fmt::Display for CloseReason {
                 "the client was silent in a transaction for longer than idle_in_transaction_timeout",
             ),
             Self::HungUp => f.write_str("the client left while its command ran"),
+            Self::Truncated => f.write_str("the client left without ending its side properly"),
+            Self::Transport(kind) => write!(f, "the transport failed: {kind}"),
+            Self::InputBudget => {
+                f.write_str("half commands took more than input_budget, and this was the largest")
+            }
         }
     }
 }
@@ -528,6 +549,9 @@ mod tests {
             CloseReason::TooManyConnections,
             CloseReason::IdleInTransaction,
             CloseReason::HungUp,
+            CloseReason::Truncated,
+            CloseReason::Transport(io::ErrorKind::Other),
+            CloseReason::InputBudget,
         ];
         assert_eq!(all.len(), CloseReason::NAMES.len());
         for (i, reason) in all.iter().enumerate() {

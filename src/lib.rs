@@ -24,6 +24,7 @@ pub mod sim;
 mod stats;
 mod stream;
 mod sync;
+mod transport;
 pub mod wait;
 
 /// The design note of the scheduler: states, protocols, races, refused alternatives.
@@ -63,4 +64,5 @@ pub use stats::{
     Activity, ConnInfo, GroupStats, QueueEntry, Snapshot, Stats, Times, WaitStats, WorkerInfo,
     WorkerState,
 };
-pub use stream::{Keepalive, Listener, LocalAddr, Peer, Stream};
+pub use stream::{Credentials, Keepalive, Listener, LocalAddr, Peer, Stream};
+pub use transport::{Raw, Transport};

@@ -316,6 +316,8 @@ impl<H: Handler> Served<H> {
     /// Ends a turn: with all output sent, or as much of it as the socket takes.
     fn end(&mut self, place: Place<'_>, more: bool) -> Result<End, CloseReason> {
         let sent = self.flush(place)?;
+        // A transport may have read while it wrote.
+        let more = more || (!self.parked && self.conn.may_hold_input());
         if self.parked && !more {
             // What is left goes on leaving meanwhile: whoever holds something is not to wait for a
             // client that does not read.
@@ -449,7 +451,7 @@ impl<H: Handler> Served<H> {
 
     /// Reads if there may be something. True: the handler has something to see.
     fn fill(&mut self) -> Result<bool, CloseReason> {
-        if !self.conn.undrained && !self.conn.at_end() {
+        if !self.conn.undrained && !self.conn.at_end() && !self.conn.may_hold_input() {
             return Ok(false);
         }
         let looking = std::mem::take(&mut self.looking);
@@ -475,7 +477,13 @@ impl<H: Handler> Served<H> {
             }
             Ok(Filled::Full) => return Err(CloseReason::InputTooLong),
             Ok(Filled::Nothing) => {}
-            Err(_) => return Err(self.failure(CloseReason::ClientClosed)),
+            Err(_) => match self.failure(CloseReason::ClientClosed) {
+                // What came before that is answered: the socket may be whole.
+                why @ (CloseReason::Truncated | CloseReason::Transport(_)) => {
+                    self.close_after_flush(why);
+                }
+                why => return Err(why),
+            },
         }
         Ok(self.unshown)
     }

@@ -135,6 +135,19 @@ impl fmt::Display for Peer {
     }
 }
 
+/// The process at the other end of a Unix socket; see
+/// [`Conn::peer_credentials`](crate::Conn::peer_credentials).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Credentials {
+    /// Its number. It may have ended, and the number be another's by now.
+    pub pid: u32,
+    /// Its effective user when it connected.
+    pub uid: u32,
+    /// Its effective group then.
+    pub gid: u32,
+}
+
 /// Where a server listens, with the port that the operating system chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

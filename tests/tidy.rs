@@ -223,7 +223,7 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 25] = [
+const ARROWS: [(&str, &[&str]); 26] = [
     ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
@@ -247,12 +247,15 @@ const ARROWS: [(&str, &[&str]); 25] = [
             "id",
             "stream",
             "sync",
+            "transport",
             "wait",
             "os::socket",
             "server",
             "server::registry",
         ],
     ),
+    // Between a connection and its socket.
+    ("transport", &["os::socket"]),
     ("mutant", &[]),
     (
         "sched",

@@ -79,6 +79,8 @@ struct Entry {
     shared: Arc<Shared>,
     /// When its time began, if it has not logged in.
     login: Option<u64>,
+    /// Under which it is counted.
+    address: Option<IpAddr>,
 }
 
 impl Live {
@@ -92,17 +94,22 @@ impl Live {
             let limit = limits.max_logins;
             return Some(Refusal::TooManyLogins { limit });
         }
-        let from = address(peer).and_then(|ip| self.addresses.get(&ip));
-        let limit = limits.max_per_address;
+        self.too_many_from(address(peer), limits.max_per_address)
+    }
+
+    fn too_many_from(&self, address: Option<IpAddr>, limit: usize) -> Option<Refusal> {
+        let from = address.and_then(|ip| self.addresses.get(&ip));
         (from.is_some_and(|n| *n >= limit)).then_some(Refusal::TooManyFromAddress { limit })
     }
 
-    fn remove(&mut self, id: ConnId) -> Option<Entry> {
-        let gone = self.map.remove(&id)?;
-        if let Some(began) = gone.login {
-            self.logins.remove(&(began, id));
+    fn count(&mut self, address: Option<IpAddr>) {
+        if let Some(ip) = address {
+            *self.addresses.entry(ip).or_default() += 1;
         }
-        if let Some(ip) = address(gone.shared.peer())
+    }
+
+    fn uncount(&mut self, address: Option<IpAddr>) {
+        if let Some(ip) = address
             && let Some(n) = self.addresses.get_mut(&ip)
         {
             *n -= 1;
@@ -110,6 +117,14 @@ impl Live {
                 self.addresses.remove(&ip);
             }
         }
+    }
+
+    fn remove(&mut self, id: ConnId) -> Option<Entry> {
+        let gone = self.map.remove(&id)?;
+        if let Some(began) = gone.login {
+            self.logins.remove(&(began, id));
+        }
+        self.uncount(gone.address);
         Some(gone)
     }
 }
@@ -233,9 +248,8 @@ impl Registry {
         if let Some(why) = live.refuses(limits, &peer) {
             return Err((socket, why));
         }
-        if let Some(ip) = address(&peer) {
-            *live.addresses.entry(ip).or_default() += 1;
-        }
+        let from = address(&peer);
+        live.count(from);
         let id = self.next_id.fetch_add(1, Relaxed).into();
         let shared = Arc::new(Shared::new(id, socket, peer, Arc::clone(&self.cancels)));
         let began = self.login_clock.load(Relaxed);
@@ -243,6 +257,7 @@ impl Registry {
         let entry = Entry {
             shared: Arc::clone(&shared),
             login: Some(began),
+            address: from,
         };
         let first = live.map.is_empty();
         live.map.insert(id, entry);
@@ -268,6 +283,29 @@ impl Registry {
     /// Whether one has ended since.
     pub(crate) fn take_vacancy(&self) -> bool {
         self.vacancy.swap(false, Relaxed)
+    }
+
+    /// A connection is another client's than it seemed: it counts for that address, if there is room.
+    pub(crate) fn recount(&self, id: ConnId, peer: &Peer, limit: usize) -> Result<(), Refusal> {
+        let to = address(peer);
+        let mut live = self.live.lock();
+        let Some(from) = live.map.get(&id).map(|entry| entry.address) else {
+            return Ok(());
+        };
+        if from == to {
+            return Ok(());
+        }
+        if let Some(why) = live.too_many_from(to, limit) {
+            drop(live);
+            self.refused(&why);
+            return Err(why);
+        }
+        live.uncount(from);
+        live.count(to);
+        if let Some(entry) = live.map.get_mut(&id) {
+            entry.address = to;
+        }
+        Ok(())
     }
 
     /// Makes a session of a connection, if there are fewer than `limit`.

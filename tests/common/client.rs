@@ -211,6 +211,18 @@ impl Client {
         String::from_utf8(rest).expect("the server's words are text")
     }
 
+    /// Everything up to the end, made in whatever way, whatever it is.
+    #[track_caller]
+    pub(crate) fn rest_bytes(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        match self.reader.read_to_end(&mut rest) {
+            Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
+                panic!("reading to the end: {error}")
+            }
+            _ => rest,
+        }
+    }
+
     /// Reads as the socket does.
     pub(crate) fn read_raw(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.reader.read(into)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
 
-use crate::stream::{Peer, Stream};
+use crate::stream::{Credentials, Peer, Stream};
 
 #[derive(Debug)]
 pub(crate) enum Socket {
@@ -40,6 +40,8 @@ pub(crate) enum Cut {
 pub(crate) enum For {
     Input,
     Output,
+    /// Whichever comes first.
+    Either,
 }
 
 impl Socket {
@@ -77,6 +79,27 @@ impl Socket {
             Self::Tcp(tcp) => tcp.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
             Self::Unix(_) => Peer::Unix,
         }
+    }
+
+    /// Which process has connected, if that can be known.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn credentials(&self) -> Option<Credentials> {
+        let Self::Unix(unix) = self else {
+            return None;
+        };
+        let cred = rustix::net::sockopt::socket_peercred(unix).ok()?;
+        Some(Credentials {
+            pid: cred.pid.as_raw_nonzero().get().unsigned_abs(),
+            uid: cred.uid.as_raw(),
+            gid: cred.gid.as_raw(),
+        })
+    }
+
+    /// Which process has connected, if that can be known.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    #[allow(clippy::unused_self)] // as it is elsewhere
+    pub(crate) fn credentials(&self) -> Option<Credentials> {
+        None
     }
 
     /// Reads what is there, without blocking.
@@ -140,6 +163,7 @@ impl Socket {
         let flags = match what {
             For::Input => PollFlags::IN,
             For::Output => PollFlags::OUT,
+            For::Either => PollFlags::IN | PollFlags::OUT,
         };
         let deadline = Instant::now().checked_add(timeout);
         loop {

@@ -1,0 +1,739 @@
+//! Promises about what may stand between a connection and its socket, with a transport that does all that
+//! one may do and encrypts nothing worth the name. TLS itself is in `tls.rs`.
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::client::Client;
+use common::stage::PATTERN;
+use common::{AMPLE, NEVER, Options, Setup, everywhere, patient_group, until};
+use thread_group_pool::{
+    CloseReason, Conn, Handler, Limits, LocalAddr, Next, Raw, Server, Transport, Woken,
+};
+
+everywhere! {
+    both_directions_go_through_the_transport,
+    what_is_queued_before_an_upgrade_leaves_as_it_is,
+    an_upgrade_over_buffered_plaintext_is_refused,
+    what_is_buffered_may_be_the_beginning_of_a_handshake,
+    there_is_one_transport_at_most,
+    a_handshake_that_stops_anywhere_holds_no_worker,
+    input_that_a_transport_took_while_it_wrote_is_not_forgotten,
+    several_commands_that_a_transport_took_at_once_are_all_run,
+    words_before_the_handshake_wait_for_it,
+    a_handler_may_wait_for_the_handshake_and_for_its_client,
+    a_large_reply_goes_through_in_the_clients_time,
+    an_end_that_nobody_announced_is_not_shown,
+    an_end_is_announced_to_the_client,
+    a_handshake_that_fails_closes_its_connection_only,
+    a_transport_that_panics_closes_its_connection_only,
+    a_silent_client_is_closed_through_the_transport,
+}
+
+// ---- the transport ----
+
+/// What both sides do to a byte.
+const MASK: u8 = 0x55;
+/// What both sides say first.
+const HELLO: &[u8; 6] = b"HELLO!";
+/// What says that nothing more comes, as it is on the wire.
+const END: u8 = 0xff;
+
+/// Keeps what it has read ahead, and reads ahead wherever it can.
+struct Masked {
+    raw: Raw,
+    /// Has come, masked.
+    come: Vec<u8>,
+    /// Is to leave, masked.
+    leaves: Vec<u8>,
+    greeted: bool,
+    ended: bool,
+    broken: bool,
+    panics: String,
+}
+
+impl Masked {
+    fn new(raw: Raw, panics: &str) -> Self {
+        Self {
+            raw,
+            come: Vec::new(),
+            leaves: Vec::new(),
+            greeted: false,
+            ended: false,
+            broken: false,
+            panics: panics.into(),
+        }
+    }
+
+    fn reaches(&self, method: &str) {
+        assert!(self.panics != method, "told to, in {method}");
+    }
+
+    /// Takes what there is, to the last byte.
+    fn read_ahead(&mut self) -> io::Result<()> {
+        let mut some = [0; 1000];
+        loop {
+            match self.raw.read(&mut some)? {
+                0 => {
+                    self.broken = true;
+                    return Ok(());
+                }
+                n => self.come.extend(&some[..n]),
+            }
+        }
+    }
+}
+
+fn or_nothing(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Ok(()),
+        _ => Err(error),
+    })
+}
+
+impl Transport for Masked {
+    fn handshake(&mut self) -> io::Result<bool> {
+        self.reaches("handshake");
+        or_nothing(self.read_ahead())?;
+        let n = self.come.len().min(HELLO.len());
+        if self.come[..n] != HELLO[..n] {
+            self.leaves.extend(b"BAD\n");
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if n < HELLO.len() {
+            return if self.broken {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            } else {
+                Ok(false)
+            };
+        }
+        self.come.drain(..n);
+        self.leaves.extend(HELLO);
+        self.greeted = true;
+        Ok(true)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.reaches("close");
+        self.leaves.push(END);
+        self.flush()
+    }
+}
+
+impl Read for Masked {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        assert!(self.greeted, "the handshake comes first");
+        self.reaches("read");
+        // A byte at a time, as if each were a record.
+        if self.come.is_empty() && !self.ended {
+            or_nothing(self.read_ahead())?;
+        }
+        match self.come.first().copied() {
+            _ if self.ended => Ok(0),
+            Some(END) => {
+                self.ended = true;
+                Ok(0)
+            }
+            Some(_) => {
+                let n = into.len().min(self.come.len()).min(3);
+                let n = self.come[..n].iter().position(|b| *b == END).unwrap_or(n);
+                for (to, byte) in into.iter_mut().zip(self.come.drain(..n)) {
+                    *to = byte ^ MASK;
+                }
+                Ok(n)
+            }
+            None if self.broken => Err(io::ErrorKind::UnexpectedEof.into()),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl Write for Masked {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        assert!(self.greeted, "the handshake comes first");
+        self.reaches("write");
+        // As one would that looks for an answer to its own words.
+        or_nothing(self.read_ahead())?;
+        self.flush()?;
+        let n = bytes.len().min(20_000);
+        self.leaves
+            .extend(bytes[..n].iter().map(|byte| byte ^ MASK));
+        or_nothing(self.flush())?;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.reaches("flush");
+        while !self.leaves.is_empty() {
+            let n = self.raw.write(&self.leaves)?;
+            self.leaves.drain(..n);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        self.reaches("drop");
+    }
+}
+
+// ---- the handler and its clients ----
+
+/// Runs lines: `mask` and `mask now` upgrade, `big n` answers with so much, `stop` waits until the test lets it
+/// go on, `read` reads another line by itself, anything else comes back.
+#[derive(Debug, Default)]
+struct Masker {
+    /// From the first byte on.
+    at_once: bool,
+    panics: &'static str,
+    inside: AtomicUsize,
+    reasons: Mutex<Vec<CloseReason>>,
+    go_on: AtomicUsize,
+}
+
+impl Handler for Masker {
+    type Session = ();
+
+    fn open(&self, conn: &mut Conn) -> io::Result<()> {
+        if self.at_once {
+            conn.upgrade(|raw| Ok(Masked::new(raw, self.panics)))?;
+        }
+        conn.logged_in()?;
+        conn.write_all(b"welcome\n")
+    }
+
+    fn command(&self, (): &mut (), conn: &mut Conn) -> io::Result<Next> {
+        let Some(end) = conn.buffered().iter().position(|b| *b == b'\n') else {
+            return Ok(Next::input());
+        };
+        let line = String::from_utf8_lossy(&conn.buffered()[..end]).into_owned();
+        conn.consume(end + 1);
+        self.inside.fetch_add(1, SeqCst);
+        let done = self.run(conn, &line);
+        self.inside.fetch_sub(1, SeqCst);
+        done
+    }
+
+    fn woken(&self, (): &mut (), conn: &mut Conn, _: Woken) -> io::Result<Next> {
+        conn.write_all(b"woken\n")?;
+        Ok(Next::input())
+    }
+
+    fn farewell(&self, (): &mut (), out: &mut Vec<u8>, why: &CloseReason) {
+        out.extend(format!("farewell: {why}\n").bytes());
+    }
+
+    fn close(&self, (): (), why: CloseReason) {
+        self.reasons.lock().unwrap().push(why);
+    }
+}
+
+impl Masker {
+    fn run(&self, conn: &mut Conn, line: &str) -> io::Result<Next> {
+        let make = |raw| Ok(Masked::new(raw, self.panics));
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("mask", "") => {
+                conn.write_all(b"begin\n")?;
+                if let Err(error) = conn.upgrade(make) {
+                    writeln!(conn, "{:?}: {error}", error.kind())?;
+                }
+            }
+            ("mask", "now") => conn.upgrade_with_buffered(make)?,
+            ("mask", "flush") => {
+                conn.write_all(b"begin\n")?;
+                conn.upgrade(make)?;
+                // Waits for the handshake, and then for a line.
+                conn.write_all(b"flushed\n")?;
+                conn.flush()?;
+                return self.read(conn);
+            }
+            ("mask", "park") => {
+                conn.write_all(b"begin\n")?;
+                conn.upgrade(make)?;
+                conn.write_all(b"parked\n")?;
+                let soon = std::time::Instant::now() + Duration::from_millis(20);
+                return Ok(Next::park().until(soon));
+            }
+            ("big", n) => {
+                let mut left: usize = n.parse().map_err(io::Error::other)?;
+                while left > 0 {
+                    let n = left.min(PATTERN.len());
+                    conn.write_all(&PATTERN[..n])?;
+                    left -= n;
+                }
+                conn.write_all(b"\n")?;
+            }
+            ("stop", _) => {
+                let n = self.go_on.load(SeqCst);
+                while self.go_on.load(SeqCst) == n {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                conn.write_all(b"stopped\n")?;
+            }
+            ("read", _) => return self.read(conn),
+            ("mine", _) => {
+                let is_there = conn.transport::<Masked>().is_some();
+                writeln!(conn, "{is_there}")?;
+            }
+            _ => writeln!(conn, "{line}")?,
+        }
+        Ok(Next::input())
+    }
+
+    fn read(&self, conn: &mut Conn) -> io::Result<Next> {
+        let mut line = String::new();
+        io::BufRead::read_line(conn, &mut line)?;
+        write!(conn, "read {line}")?;
+        Ok(Next::input())
+    }
+}
+
+struct Running {
+    masker: Arc<Masker>,
+    server: Server,
+    at: LocalAddr,
+}
+
+impl Running {
+    fn end(self) -> Vec<CloseReason> {
+        let handle = self.server.handle();
+        let report = self.server.drain(AMPLE);
+        assert!(report.clean(), "{report}");
+        let stats = handle.stats();
+        assert_eq!((stats.threads, stats.lost_edges), (0, 0), "{stats:?}");
+        self.masker.reasons.lock().unwrap().clone()
+    }
+
+    fn connect(&self) -> Client {
+        let mut client = Client::connect_only(&self.at);
+        assert_eq!(client.line(), "welcome");
+        client
+    }
+
+    /// One whose handshake is done.
+    fn masked(&self) -> MaskedClient {
+        let mut client = self.connect();
+        client.send("mask");
+        assert_eq!(client.line(), "begin");
+        MaskedClient::shake(client)
+    }
+
+    fn closed(&self, name: &str) -> u64 {
+        let closes = self.server.handle().stats().closes;
+        closes.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1)
+    }
+
+    fn until_closed(&self, name: &str) {
+        until(&format!("one is closed as {name}"), || {
+            self.closed(name) == 1
+        });
+    }
+}
+
+fn serve(setup: Setup, options: Options, masker: Masker) -> Running {
+    let masker = Arc::new(masker);
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&options))
+        .limits(options.limits)
+        .listen(setup.listen(), Arc::clone(&masker))
+        .build()
+        .expect("the server starts");
+    let at = server.local_addrs()[0].clone();
+    Running { masker, server, at }
+}
+
+struct MaskedClient(Client);
+
+fn mask(text: &str) -> Vec<u8> {
+    text.bytes().map(|byte| byte ^ MASK).collect()
+}
+
+impl MaskedClient {
+    #[track_caller]
+    fn shake(mut client: Client) -> Self {
+        client.send_bytes(HELLO);
+        let mut this = Self(client);
+        this.expect_hello();
+        this
+    }
+
+    #[track_caller]
+    fn expect_hello(&mut self) {
+        assert_eq!(self.bytes(HELLO.len()), HELLO);
+    }
+
+    #[track_caller]
+    fn bytes(&mut self, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; n];
+        let mut at = 0;
+        while at < n {
+            match self.0.read_raw(&mut bytes[at..]).expect("bytes") {
+                0 => panic!("the end, after {at} of {n} bytes"),
+                got => at += got,
+            }
+        }
+        bytes
+    }
+
+    fn send(&mut self, lines: &str) {
+        self.0.send_bytes(&mask(&format!("{lines}\n")));
+    }
+
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            match self.bytes(1)[0] ^ MASK {
+                b'\n' => return line,
+                byte => line.push(byte.into()),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn ask(&mut self, line: &str) -> String {
+        self.send(line);
+        self.line()
+    }
+}
+
+// ---- the promises ----
+
+fn both_directions_go_through_the_transport(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.masked();
+    assert_eq!(client.ask("one"), "one");
+    for byte in mask("byte by byte\n") {
+        client.0.send_bytes(&[byte]);
+    }
+    assert_eq!(client.line(), "byte by byte");
+    assert_eq!(client.ask("mine"), "true");
+    assert_eq!(running.connect().ask("mine"), "false");
+    running.end();
+}
+
+fn what_is_queued_before_an_upgrade_leaves_as_it_is(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.connect();
+    client.send("before\nmask");
+    assert_eq!(client.line(), "before");
+    assert_eq!(client.line(), "begin");
+    let mut client = MaskedClient::shake(client);
+    assert_eq!(client.ask("after"), "after");
+    running.end();
+}
+
+fn an_upgrade_over_buffered_plaintext_is_refused(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.connect();
+    // In one piece: somebody wants it to be taken for what the client said in secret.
+    client.send("mask\ninjected");
+    assert_eq!(client.line(), "begin");
+    assert!(
+        client
+            .line()
+            .starts_with("InvalidData: plaintext is buffered")
+    );
+    assert_eq!(client.line(), "injected", "and it goes on as it was");
+    running.end();
+}
+
+fn what_is_buffered_may_be_the_beginning_of_a_handshake(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    for cut in 0..=HELLO.len() {
+        let mut client = running.connect();
+        let mut first = b"mask now\n".to_vec();
+        first.extend(&HELLO[..cut]);
+        client.send_bytes(&first);
+        until("it has been upgraded", || {
+            running.masker.inside.load(SeqCst) == 0
+        });
+        let mut rest = HELLO[cut..].to_vec();
+        rest.extend(mask("with it\n"));
+        client.send_bytes(&rest);
+        let mut client = MaskedClient(client);
+        client.expect_hello();
+        assert_eq!(client.line(), "with it");
+    }
+    // All of it ahead, with two commands behind.
+    let mut client = running.connect();
+    let mut all = b"mask now\n".to_vec();
+    all.extend(HELLO);
+    all.extend(mask("one\ntwo\n"));
+    client.send_bytes(&all);
+    let mut client = MaskedClient(client);
+    client.expect_hello();
+    assert_eq!((client.line(), client.line()), ("one".into(), "two".into()));
+    running.end();
+}
+
+fn there_is_one_transport_at_most(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.masked();
+    client.send("mask");
+    assert_eq!(client.line(), "begin");
+    assert!(client.line().starts_with("AlreadyExists"));
+    running.end();
+}
+
+fn a_handshake_that_stops_anywhere_holds_no_worker(setup: Setup) {
+    let mut options = Options::pool(patient_group().max_threads(2));
+    options.limits = Limits::default().login_timeout(NEVER);
+    options.threads = options.threads.thread_cache(0);
+    let running = serve(
+        setup,
+        options,
+        Masker {
+            at_once: true,
+            ..Masker::default()
+        },
+    );
+    let mut silent: Vec<_> = (0..60)
+        .map(|n| {
+            let mut client = Client::connect_only(&running.at);
+            client.send_bytes(&HELLO[..n % HELLO.len()]);
+            client
+        })
+        .collect();
+    until("all are there", || {
+        running.server.handle().stats().connections == 60
+    });
+    // Somebody else is served meanwhile, and each of them when it goes on.
+    let mut client = MaskedClient::shake(Client::connect_only(&running.at));
+    assert_eq!(client.line(), "welcome");
+    assert_eq!(client.ask("quick"), "quick");
+    if setup.is_pool() {
+        let stats = running.server.handle().stats();
+        let group = &stats.groups[0];
+        assert_eq!((group.waiting, group.long), (0, 0), "{group:?}");
+        assert!(group.threads <= 2, "{group:?}");
+    }
+    for (n, mut client) in silent.drain(..).enumerate() {
+        client.send_bytes(&HELLO[n % HELLO.len()..]);
+        let mut client = MaskedClient(client);
+        client.expect_hello();
+        assert_eq!(client.line(), "welcome");
+        assert_eq!(client.ask("here"), "here");
+    }
+    running.end();
+}
+
+/// The transport reads ahead when it writes, and has then what no event will announce.
+fn input_that_a_transport_took_while_it_wrote_is_not_forgotten(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.masked();
+    for n in 0..20 {
+        client.send("stop");
+        until("it runs", || running.masker.inside.load(SeqCst) == 1);
+        // Arrives while the command runs, so that it is there when the reply is written.
+        client.send(&format!("behind {n}"));
+        running.masker.go_on.fetch_add(1, SeqCst);
+        assert_eq!(client.line(), "stopped");
+        assert_eq!(client.line(), format!("behind {n}"));
+    }
+    running.end();
+}
+
+fn several_commands_that_a_transport_took_at_once_are_all_run(setup: Setup) {
+    let options = Options::pool(patient_group().turn_commands(3));
+    let running = serve(setup, options, Masker::default());
+    let mut client = running.masked();
+    let words: Vec<_> = (0..1000).map(|n| format!("word {n}")).collect();
+    client.send(&words.join("\n"));
+    for word in &words {
+        assert_eq!(client.line(), *word);
+    }
+    client.send("read\nby itself\nand another");
+    assert_eq!(client.line(), "read by itself");
+    assert_eq!(client.line(), "and another");
+    running.end();
+}
+
+fn words_before_the_handshake_wait_for_it(setup: Setup) {
+    let running = serve(
+        setup,
+        Options::default(),
+        Masker {
+            at_once: true,
+            ..Masker::default()
+        },
+    );
+    let mut client = MaskedClient::shake(Client::connect_only(&running.at));
+    assert_eq!(client.line(), "welcome");
+    let mut client = running.connect_masked_at_once();
+    client.send("still there");
+    assert_eq!(client.line(), "still there");
+    running.end();
+}
+
+impl Running {
+    fn connect_masked_at_once(&self) -> MaskedClient {
+        let mut client = Client::connect_only(&self.at);
+        for byte in HELLO {
+            client.send_bytes(&[*byte]);
+        }
+        let mut client = MaskedClient(client);
+        client.expect_hello();
+        assert_eq!(client.line(), "welcome");
+        client
+    }
+}
+
+fn a_handler_may_wait_for_the_handshake_and_for_its_client(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.connect();
+    client.send("mask flush");
+    assert_eq!(client.line(), "begin");
+    // With a command behind it, that the handshake takes along.
+    let mut all = HELLO.to_vec();
+    all.extend(mask("a line\nanother one\n"));
+    client.send_bytes(&all);
+    let mut client = MaskedClient(client);
+    client.expect_hello();
+    assert_eq!(client.line(), "flushed");
+    assert_eq!(client.line(), "read a line");
+    assert_eq!(client.line(), "another one");
+    // Parked with words for the client that wait for a handshake.
+    let mut client = running.connect();
+    client.send("mask park");
+    assert_eq!(client.line(), "begin");
+    let mut client = MaskedClient::shake(client);
+    assert_eq!(client.line(), "parked");
+    assert_eq!(client.line(), "woken");
+    running.end();
+}
+
+fn a_large_reply_goes_through_in_the_clients_time(setup: Setup) {
+    const SIZE: usize = 5_000_000;
+    for bound in [Limits::default().output_bound, 2 * SIZE] {
+        let options = Options::limits(Limits::default().output_bound(bound));
+        let running = serve(setup, options, Masker::default());
+        let mut client = running.masked();
+        client.send(&format!("big {SIZE}\nafter"));
+        until("it does not fit", || {
+            let seen = running.server.handle().connections();
+            seen[0].state.name() == "flushing" || !running.server.handle().stats().waits.is_empty()
+        });
+        let mut at = 0;
+        while at < SIZE {
+            let n = PATTERN.len().min(SIZE - at);
+            let got = client.bytes(n);
+            assert!(got.iter().zip(&PATTERN).all(|(got, it)| got ^ MASK == *it));
+            at += n;
+        }
+        assert_eq!(client.line(), "");
+        assert_eq!(client.line(), "after");
+        running.end();
+    }
+}
+
+fn an_end_that_nobody_announced_is_not_shown(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.masked();
+    client.send("whole");
+    client.0.send_bytes(&mask("hal"));
+    client.0.half_close();
+    assert_eq!(client.line(), "whole");
+    running.until_closed("truncated");
+    // In the handshake.
+    let mut early = running.connect();
+    early.send("mask");
+    assert_eq!(early.line(), "begin");
+    early.send_bytes(&HELLO[..3]);
+    drop(early);
+    until("that one too", || running.closed("truncated") == 2);
+    // One who ends properly has done so.
+    let mut proper = running.masked();
+    proper.send("last");
+    proper.0.send_bytes(&[END]);
+    assert_eq!(proper.line(), "last");
+    running.until_closed("client_closed");
+    assert_eq!(proper.bytes(1), [END]);
+    running.end();
+}
+
+fn an_end_is_announced_to_the_client(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.masked();
+    assert_eq!(client.ask("one"), "one");
+    let reasons = running.end();
+    assert_eq!(reasons, [CloseReason::Draining]);
+    assert_eq!(client.line(), "farewell: the server is shutting down");
+    assert_eq!(client.bytes(1), [END]);
+    let mut byte = [0];
+    assert_eq!(client.0.read_raw(&mut byte).expect("the end"), 0);
+}
+
+fn a_handshake_that_fails_closes_its_connection_only(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut other = running.masked();
+    let mut client = running.connect();
+    client.send("mask");
+    assert_eq!(client.line(), "begin");
+    client.send("GET / HTTP/1.1");
+    // The transport's own last word.
+    assert_eq!(client.rest(), "BAD\n");
+    running.until_closed("transport");
+    assert_eq!(other.ask("still"), "still");
+    running.end();
+}
+
+fn a_transport_that_panics_closes_its_connection_only(setup: Setup) {
+    for method in ["handshake", "read", "write", "flush", "close", "drop"] {
+        let running = serve(
+            setup,
+            Options::default(),
+            Masker {
+                panics: method,
+                ..Masker::default()
+            },
+        );
+        let mut other = running.connect();
+        let mut client = running.connect();
+        client.send("mask");
+        assert_eq!(client.line(), "begin");
+        client.try_to_send(HELLO);
+        client.try_to_send(&mask("one\n"));
+        if matches!(method, "close" | "drop") {
+            let mut client = MaskedClient(client);
+            client.expect_hello();
+            assert_eq!(client.line(), "one");
+            client.0.send_bytes(&[END]);
+            running.until_closed("client_closed");
+        } else {
+            client.rest_bytes();
+            running.until_closed("panicked");
+        }
+        until("it is counted", || {
+            running.server.handle().stats().panics == 1
+        });
+        assert_eq!(other.ask("still"), "still");
+        running.end();
+    }
+}
+
+fn a_silent_client_is_closed_through_the_transport(setup: Setup) {
+    let limits = Limits::default()
+        .idle_timeout(Duration::from_millis(300))
+        .read_timeout(Duration::from_millis(300));
+    let running = serve(setup, Options::limits(limits), Masker::default());
+    let mut client = running.masked();
+    assert_eq!(client.ask("one"), "one");
+    assert!(client.line().starts_with("farewell: the client was silent"));
+    assert_eq!(client.bytes(1), [END]);
+    running.until_closed("idle_timeout");
+    // Killed while it waits for its client.
+    let mut client = running.masked();
+    client.send("read");
+    until("it reads", || running.masker.inside.load(SeqCst) == 1);
+    for seen in running.server.handle().connections() {
+        running.server.handle().kill(seen.id);
+    }
+    running.until_closed("killed");
+    running.end();
+}
