@@ -1,6 +1,6 @@
 //! TLS, by rustls: every line comes back, through a transport of the embedder's own.
 //!
-//! `cargo run --example tls_echo [ADDR [CERTIFICATE KEY]]`, and then
+//! `cargo run --example tls_echo [--per-connection] [ADDR [CERTIFICATE KEY]]`, and then
 //! `openssl s_client -quiet -connect 127.0.0.1:3312`. Without files of yours (PEM) it uses a key that everybody
 //! has.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
-use thread_group_pool::{Conn, Handler, Listen, Next, Raw, Server, Transport};
+use thread_group_pool::{Conn, Handler, Listen, Next, Raw, Scheduler, Server, Transport};
 
 /// What rustls makes of a socket that does not block.
 #[derive(Debug)]
@@ -134,7 +134,11 @@ pub(crate) fn config(
 
 #[allow(dead_code)] // where a test takes the rest
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    let scheduler = match args.next_if_eq("--per-connection") {
+        Some(_) => Scheduler::ThreadPerConnection(Default::default()),
+        None => Scheduler::Pool(Default::default()),
+    };
     let addr = args.next().unwrap_or("127.0.0.1:3312".into());
     let config = match (args.next(), args.next()) {
         (Some(cert), Some(key)) => config(
@@ -144,6 +148,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => everybodys()?,
     };
     let server = Server::builder()
+        .scheduler(scheduler)
         .listen(Listen::tcp(addr), Arc::new(TlsEcho(config)))
         .build()?;
     println!("listening on {}; Enter ends it", server.local_addrs()[0]);

@@ -381,6 +381,7 @@ pub struct Limits {
     /// Bytes of a command of a client that has not logged in, at least 16 KiB. Default 64 KiB: more than
     /// any login needs, and strangers cannot fill the memory with halves of commands. `max_input` holds for
     /// them as well.
+    #[doc(alias = "max_input_before_login")]
     pub max_login_input: usize,
 
     /// Connections at a time from one address, logged in or not; one more is refused. Default: no limit,
@@ -432,6 +433,13 @@ pub struct Limits {
     #[doc(alias = "max_allowed_packet")]
     pub max_input: usize,
 
+    /// Memory for the half commands of all connections together, at least `max_input`. When they come to more,
+    /// the largest of them is closed, with [`CloseReason::InputBudget`](crate::CloseReason): those who send
+    /// much and slowly take nothing from those who send little. Default 1 GiB, which is 64 of the largest
+    /// commands, or 16,384 clients that have not logged in with all that they may send. What admins send is
+    /// not counted with it.
+    pub input_budget: usize,
+
     /// Bytes of reply that wait in memory for a slow reader; beyond that the handler's writes
     /// block, as a reported wait. At least 16 KiB. Default 1 MiB.
     pub output_bound: usize,
@@ -453,6 +461,7 @@ impl Default for Limits {
             read_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(60),
             max_input: 16 * 1024 * 1024,
+            input_budget: 1024 * 1024 * 1024,
             output_bound: 1024 * 1024,
         }
     }
@@ -482,6 +491,7 @@ impl Limits {
         read_timeout: Duration,
         write_timeout: Duration,
         max_input: usize,
+        input_budget: usize,
         output_bound: usize,
     }
 
@@ -510,6 +520,13 @@ impl Limits {
         in_range("write_timeout", self.write_timeout, ms, Duration::MAX)?;
         in_range("max_input", self.max_input, IO_CHUNK, bytes)?;
         in_range("output_bound", self.output_bound, IO_CHUNK, bytes)?;
+        if self.input_budget < self.max_input {
+            return Err(BuildError::contradiction(
+                ("input_budget", self.input_budget),
+                ("max_input", self.max_input),
+                "a single command would be more than all may be together",
+            ));
+        }
         if self.read_timeout > self.idle_timeout {
             return Err(BuildError::contradiction(
                 ("read_timeout", Shown(self.read_timeout)),
@@ -572,6 +589,7 @@ mod tests {
             Limits::default()
                 .read_timeout(Duration::from_secs(77_777))
                 .check(),
+            Limits::default().input_budget(77_777).check(),
         ];
         let both = [
             ("15", "8"),
@@ -579,6 +597,7 @@ mod tests {
             ("77ms", "10ms"),
             ("256", "15"),
             ("77777s", "28800s"),
+            ("77777", "16777216"),
         ];
         for (case, (one, other)) in cases.into_iter().zip(both) {
             let text = case.unwrap_err().to_string();

@@ -15,7 +15,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::marker::PhantomData;
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -75,6 +75,9 @@ pub(crate) struct Shared {
     pub(crate) commands: AtomicU64,
     session: AtomicU32,
     command: Command,
+    /// The memory of half a command, as the registry's budget has it. Relaxed: the sum is what counts, and each
+    /// change of this one is made of that too.
+    held_input: AtomicUsize,
     /// Those of the commands that were not for what the client asked for. As the others.
     unheard: AtomicU64,
     /// The watch's own notes.
@@ -160,6 +163,7 @@ impl Shared {
             waiting: Mutex::new(None),
             unheard: AtomicU64::new(0),
             command: Command::new(),
+            held_input: AtomicUsize::new(0),
             watched: Watched::default(),
             fate: Mutex::new(Fate {
                 closed: false,
@@ -359,6 +363,15 @@ impl Shared {
     pub(crate) fn set_session_bytes(&self, bytes: usize) {
         // Relaxed: see the fields.
         self.session.store(short(bytes), Relaxed);
+    }
+
+    /// What half a command of it takes; returns what that was before.
+    pub(crate) fn set_held_input(&self, bytes: usize) -> usize {
+        self.held_input.swap(bytes, Relaxed)
+    }
+
+    pub(crate) fn held_input(&self) -> usize {
+        self.held_input.load(Relaxed)
     }
 
     pub(crate) fn set_buffer_bytes(&self, bytes: usize) {
@@ -629,7 +642,10 @@ impl InBuf {
         if self.bytes.len() - self.end < IO_CHUNK / 2 {
             let wanted = (self.bytes.len() * 2).clamp(IO_CHUNK, max.max(IO_CHUNK));
             if wanted > self.bytes.len() {
-                self.bytes.resize(wanted, 0);
+                // Not resized: memory that nothing has been read into is not touched, and costs nothing.
+                let mut bytes = vec![0; wanted];
+                bytes[..self.end].copy_from_slice(&self.bytes[..self.end]);
+                self.bytes = bytes;
             }
         }
     }
@@ -744,6 +760,8 @@ pub struct Conn {
     link: Link,
     /// Lent by a worker; see [`Buffers`].
     buffers: Option<Box<Buffers>>,
+    /// What of that the registry's budget has been told.
+    held_input: usize,
     reading: Reading,
     server: ServerHandle,
     /// Where it is counted.
@@ -804,6 +822,7 @@ impl Conn {
                 upgraded: RefCell::new(None),
             },
             buffers: None,
+            held_input: 0,
             reading: Reading::default(),
             server,
             registry,
@@ -1199,6 +1218,32 @@ impl Conn {
         }
     }
 
+    /// Tells the registry's budget what half a command takes. That may close this connection, or another one.
+    pub(crate) fn hold_input(&mut self) {
+        let held = match &self.buffers {
+            Some(buffers) if buffers.input.len() > 0 => buffers.input.bytes.len(),
+            _ => 0,
+        };
+        if held != self.held_input {
+            self.held_input = held;
+            let budget = self.link.limits.input_budget;
+            self.registry.hold_input(&self.link.shared, held, budget);
+        }
+    }
+
+    /// Gives up what is too large to be kept by a connection at rest, if its buffers are its thread's. Returns how
+    /// much it keeps.
+    pub(crate) fn slim(&mut self) -> usize {
+        if let Some(buffers) = &mut self.buffers {
+            if buffers.is_empty() {
+                buffers.trim();
+            } else {
+                buffers.input.shrink();
+            }
+        }
+        self.buffer_bytes()
+    }
+
     /// How much of the memory is its own.
     pub(crate) fn buffer_bytes(&mut self) -> usize {
         match &mut self.buffers {
@@ -1226,19 +1271,29 @@ impl Conn {
     /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
         let max = self.max_input();
-        let Self { link, reading, .. } = self;
+        let reading = &self.reading;
         if reading.at_end {
             return Ok(Filled::End);
         }
         let input = &mut self.buffers.get_or_insert_default().input;
+        let before = input.bytes.len();
         let room = input.room(max);
         if room.is_empty() {
             return Ok(Filled::Full);
         }
+        let size = room.len();
+        if input.bytes.len() > before.max(KEEP) {
+            self.hold_input();
+            if self.link.shared.is_cancelled() {
+                return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
+            }
+        }
+        let Self { link, reading, .. } = self;
+        let input = &mut self.buffers.get_or_insert_default().input;
+        let room = input.room(max);
         if link.upgraded.get_mut().is_some() {
             return self.fill_through();
         }
-        let size = room.len();
         loop {
             match link.shared.socket.read_now(room, reading.ask) {
                 Ok(got) if got.bytes == 0 => {

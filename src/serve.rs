@@ -746,8 +746,11 @@ impl<H: Handler> Connection for Served<H> {
         // A thread of its own keeps them to the end.
         let bytes = match place {
             Place::Poller(..) => self.conn.give_back(desk),
-            Place::Thread => self.conn.buffer_bytes(),
+            Place::Thread => self.conn.slim(),
         };
+        if end != End::Closed {
+            self.conn.hold_input();
+        }
         self.conn.shared().set_buffer_bytes(bytes);
         Turn {
             end,

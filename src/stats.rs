@@ -39,6 +39,9 @@ pub struct Stats {
     /// Connections that had input which no readiness event announced: a fault of the poller or of
     /// this crate, found by the backstop. 0 in every test.
     pub lost_edges: u64,
+    /// Memory of half commands, over all connections; see
+    /// [`Limits::input_budget`](crate::Limits::input_budget).
+    pub input_bytes: usize,
     /// Errors of `accept` after which the listener rested for a moment (no descriptors, no memory).
     pub accept_errors: u64,
     /// Threads that run connections, now.

@@ -223,7 +223,7 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 26] = [
+const ARROWS: [(&str, &[&str]); 27] = [
     ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
@@ -317,6 +317,8 @@ const ARROWS: [(&str, &[&str]); 26] = [
             "sync",
         ],
     ),
+    // Beside the registry, whose part it is.
+    ("server::budget", &["conn", "server::registry", "sync"]),
     // Both schedulers report to it, so it knows neither.
     (
         "server::registry",
@@ -329,6 +331,7 @@ const ARROWS: [(&str, &[&str]); 26] = [
             "os::bell",
             "os::clock",
             "os::socket",
+            "server::budget",
             "server::events",
             "server::watch",
             "stats",

@@ -3,6 +3,7 @@
 mod accept;
 mod admin;
 pub(crate) mod bed;
+mod budget;
 pub(crate) mod events;
 mod listen;
 mod pool;

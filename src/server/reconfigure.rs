@@ -93,7 +93,7 @@ impl ServerHandle {
     /// Counts and times of the scheduler, and the idle, read and write time-outs of connections at rest,
     /// `command_timeout` and `hang_up` hold from the next look of the scheduler on. A smaller
     /// `max_threads` or `thread_cache` ends no command: threads leave as they come free. `max_connections`, `max_login_input`,
-    /// `max_input`, `output_bound`, `turn_commands`, `turn_time` and the time-outs of blocking reads and
+    /// `max_input`, `input_budget`, `output_bound`, `turn_commands`, `turn_time` and the time-outs of blocking reads and
     /// writes hold for connections that are opened from now on.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::budget::HalfCommands;
 use super::events::Events;
 use super::watch::Watch;
 use crate::config::Limits;
@@ -166,6 +167,7 @@ pub(crate) struct Registry {
     /// Those of connections that have ended.
     commands: AtomicU64,
     cancels: Arc<CancelCounts>,
+    half_commands: HalfCommands,
     watch: Watch,
     meters: ThreadMeters,
     events: Arc<Events>,
@@ -219,6 +221,7 @@ impl Registry {
             accept_errors: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             cancels: Arc::default(),
+            half_commands: HalfCommands::default(),
             watch: Watch::default(),
         }
     }
@@ -378,6 +381,9 @@ impl Registry {
     fn remove(&self, id: ConnId) {
         let mut live = self.live.lock();
         let gone = live.remove(id);
+        if let Some(gone) = &gone {
+            self.half_commands.hold(&gone.shared, 0);
+        }
         let last = live.map.is_empty();
         drop(live);
         drop(gone);
@@ -388,6 +394,16 @@ impl Registry {
         }
         if last {
             self.empty.notify_all();
+        }
+    }
+
+    /// Half a command of a connection takes so much memory. If all of them take more than `budget`, the largest
+    /// are closed.
+    pub(crate) fn hold_input(&self, shared: &Shared, bytes: usize, budget: usize) {
+        if self.half_commands.hold(shared, bytes) > budget {
+            for largest in self.half_commands.weed(shared.id(), budget, || self.all()) {
+                largest.cancel(CloseReason::InputBudget);
+            }
         }
     }
 
@@ -514,6 +530,7 @@ impl Registry {
             commands_hung_up: self.cancels.hung_up.load(Relaxed),
             lost_edges: self.lost_edges.load(Relaxed),
             accept_errors: self.accept_errors.load(Relaxed),
+            input_bytes: self.half_commands.bytes(),
             closes,
             ..Stats::default()
         }
