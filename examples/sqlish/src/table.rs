@@ -14,6 +14,7 @@
 //! to make a row absent, so that locks and rollbacks know nothing of either. Ids from 1 on without large
 //! gaps are places in a vector; any other id is in a map.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -632,10 +633,18 @@ impl Table {
         outcome: Outcome,
     ) -> Option<Arc<Signal>> {
         let (mut shard, index) = self.shard(id);
-        let lock = shard
-            .locks
-            .get(&id)
-            .filter(|lock| lock.is_owned_by(session))?;
+        let Entry::Occupied(entry) = shard.locks.entry(id) else {
+            return None;
+        };
+        let lock = entry.get();
+        if !lock.is_owned_by(session) {
+            return None;
+        }
+        if outcome == Outcome::Commit && lock.waiters.is_empty() {
+            entry.remove();
+            shard.tidy(id, index);
+            return None;
+        }
         if outcome == Outcome::Rollback {
             let before = lock.before;
             // None: the table has been dropped.
