@@ -37,7 +37,7 @@ fn patient() -> Limits {
 }
 
 /// More than a read takes, and more than is read to make room for last words.
-const MUCH: [u8; 300_000] = [b'x'; 300_000];
+static MUCH: [u8; 300_000] = [b'x'; 300_000];
 
 /// Nobody lingers for ever.
 #[track_caller]

@@ -602,8 +602,8 @@ impl<T> State<T> {
         let phase = match turn.end {
             End::Again | End::Closed => None,
             End::Idle { in_command } => {
-                let over = !in_command && !(self.sparing && slot.in_transaction);
-                if self.draining && over && !mutant::is("settle_forgets_the_drain") {
+                let goes_on = in_command || (self.sparing && slot.in_transaction);
+                if self.draining && !goes_on && !mutant::is("settle_forgets_the_drain") {
                     slot.wake.close.get_or_insert(CloseReason::Draining);
                 }
                 Some(Phase::Idle { in_command })
