@@ -397,7 +397,7 @@ fn a_slow_reader_that_is_killed_is_closed_once() {
 
 #[test]
 fn a_slow_reader_that_sends_on_is_read() {
-    model("input, input | worker", reach(3, 700), || {
+    model("input, input | worker", reach(3, 490), || {
         let group = group(Fresh::Always, &Arc::default());
         let seen = Count::default();
         let workers = start(&group, 1);
