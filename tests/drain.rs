@@ -213,11 +213,18 @@ fn a_command_that_always_runs_again_is_killed_at_the_deadline(setup: Setup) {
 
 /// When the handler returns at last, its connection and its thread end like any other.
 fn a_handler_that_never_returns_is_reported_and_closed_if_it_does(setup: Setup) {
+    for command in ["BLOCK", "WAIT"] {
+        never_returns(setup, command);
+    }
+}
+
+fn never_returns(setup: Setup, command: &str) {
     let mut server = setup.serve(Options::default());
     let mut idle = server.client();
     let mut stuck = server.client();
-    stuck.send("BLOCK gate\nECHO never");
-    until("it blocks", || server.stage.running("BLOCK").now == 1);
+    until("it is idle", || server.state(idle.id) == Some("idle"));
+    stuck.send(&format!("{command} gate\nECHO never"));
+    until("it blocks", || server.stage.running(command).now == 1);
     let report = drain_soon(&mut server);
     assert!(idle.rest().starts_with("farewell"));
     assert_eq!(report.abandoned, [stuck.id], "{report}");

@@ -428,11 +428,11 @@ impl Crew {
         self.waiting -= 1;
     }
 
-    /// Whose command each worker runs.
+    /// Whose command each worker runs, or waits in.
     pub(super) fn running(&self) -> Vec<(WorkerId, Key)> {
         let ids = (0..).map(WorkerId);
         ids.zip(&self.workers)
-            .filter(|(_, w)| w.at == At::Running)
+            .filter(|(_, w)| matches!(w.at, At::Running | At::Waiting))
             .filter_map(|(id, w)| Some((id, w.conn?)))
             .collect()
     }

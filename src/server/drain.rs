@@ -412,6 +412,9 @@ impl DrainReport {
     }
 }
 
+/// A report names so many threads when it is printed.
+const SHOWN: usize = 5;
+
 impl fmt::Display for DrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -424,10 +427,13 @@ impl fmt::Display for DrainReport {
             self.killed.len(),
             self.abandoned.len(),
         )?;
-        for thread in &self.abandoned_threads {
+        for thread in self.abandoned_threads.iter().take(SHOWN) {
             write!(f, "; {thread}")?;
         }
-        Ok(())
+        match self.abandoned_threads.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more threads"),
+        }
     }
 }
 
