@@ -423,13 +423,18 @@ pub struct Limits {
     #[doc(alias = "net_read_timeout")]
     pub read_timeout: Duration,
 
-    /// How long a client may take nothing of a reply that is on its way. Default 60 s, as in
-    /// MariaDB.
+    /// How long a client may take for each 64 KiB of a reply that is on its way, or for what is left
+    /// of it. Default 60 s, as in MariaDB.
     #[doc(alias = "net_write_timeout")]
     pub write_timeout: Duration,
 
     /// Bytes of one command, at least 16 KiB; a longer one closes the connection. Default 16 MiB,
     /// as in MariaDB.
+    ///
+    /// As much again is taken of commands that come while a reply waits for its client: one that sends
+    /// all its commands before it reads the first reply gets all of them, if the commands are not more
+    /// than this. Behind so much nothing more is read, and a client that takes nothing of its replies
+    /// for a second then is closed, with [`PipelineTooLong`](crate::CloseReason::PipelineTooLong).
     #[doc(alias = "max_allowed_packet")]
     pub max_input: usize,
 
@@ -441,8 +446,16 @@ pub struct Limits {
     pub input_budget: usize,
 
     /// Bytes of reply that wait in memory for a slow reader; beyond that the handler's writes
-    /// block, as a reported wait. At least 16 KiB. Default 1 MiB.
+    /// block, as a reported wait that holds its thread. At least 16 KiB. Default 1 MiB.
     pub output_bound: usize,
+
+    /// How long the socket of a closed connection stays for its client to read the last words and
+    /// to close as well; a client that is still sending would lose them otherwise. Default 1 s.
+    pub linger_timeout: Duration,
+
+    /// How many sockets stay at a time, with a descriptor each, beyond `max_connections`. One more is
+    /// closed at once, and counted. Default 1024.
+    pub max_lingering: usize,
 }
 
 impl Default for Limits {
@@ -463,9 +476,18 @@ impl Default for Limits {
             max_input: 16 * 1024 * 1024,
             input_budget: 1024 * 1024 * 1024,
             output_bound: 1024 * 1024,
+            linger_timeout: Duration::from_secs(1),
+            max_lingering: 1024,
         }
     }
 }
+
+/// How much of a reply that is waiting must leave within `write_timeout`, if so much is left.
+pub(crate) const STRIDE: u64 = 64 * 1024;
+
+/// A client that takes nothing of its replies for so long, while `max_input` bytes of what it has sent
+/// meanwhile wait behind them, is closed: it would wait for ever, or the server would.
+pub(crate) const CRAMMED: Duration = Duration::from_secs(1);
 
 /// The least `max_input` and `output_bound`, and the size of a read.
 pub(crate) const IO_CHUNK: usize = 16 * 1024;
@@ -493,6 +515,8 @@ impl Limits {
         max_input: usize,
         input_budget: usize,
         output_bound: usize,
+        linger_timeout: Duration,
+        max_lingering: usize,
     }
 
     /// Checks every range, and every relation between two limits.
@@ -527,6 +551,14 @@ impl Limits {
                 "a single command would be more than all may be together",
             ));
         }
+        let minute = Duration::from_secs(60);
+        in_range(
+            "linger_timeout",
+            self.linger_timeout,
+            Duration::ZERO,
+            minute,
+        )?;
+        in_range("max_lingering", self.max_lingering, 0, usize::MAX)?;
         if self.read_timeout > self.idle_timeout {
             return Err(BuildError::contradiction(
                 ("read_timeout", Shown(self.read_timeout)),
@@ -640,6 +672,7 @@ mod tests {
             Limits::default().write_timeout(ms0),
             Limits::default().max_input(1),
             Limits::default().output_bound(1),
+            Limits::default().linger_timeout(Duration::from_secs(61)),
         ];
         for config in limits {
             assert!(

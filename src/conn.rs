@@ -1,6 +1,9 @@
 //! A connection as the handler sees it: buffered input, queued output, and a few words on how it
 //! wants to be scheduled.
 //!
+//! Full duplex never deadlocks: whatever waits for output, a handler's write or a connection at rest,
+//! takes input meanwhile, up to `max_input` (`Ahead`).
+//!
 //! Reading and writing have *blocking* semantics, so any synchronous protocol code works on it. The
 //! usual case does not block: the scheduler fills the input buffer before it calls the handler, and
 //! replies are queued and leave in one call at the end of the turn. Whenever a read or a write here
@@ -17,10 +20,10 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::command::{Cause, Command, Registered, Verdict, Whose};
-use crate::config::{IO_CHUNK, Limits};
+use crate::config::{CRAMMED, IO_CHUNK, Limits, STRIDE};
 use crate::handler::{Cancelled, Class, CloseReason, Priority, Refusal};
 pub use crate::id::ConnId;
 use crate::id::Ticket;
@@ -136,6 +139,12 @@ struct Fate {
     token: Option<usize>,
     /// The connection blocks in a write, out of which only a shutdown of that side helps.
     writing: bool,
+    /// The same for a read of the handler's.
+    reading: bool,
+    /// A thread of its own blocks in `recv` between commands: out of that, too.
+    receives: bool,
+    /// The reading side was shut for one of these.
+    deaf: bool,
 }
 
 impl Fate {
@@ -172,6 +181,9 @@ impl Shared {
                 place: None,
                 token: None,
                 writing: false,
+                reading: false,
+                receives: false,
+                deaf: false,
             }),
         }
     }
@@ -195,14 +207,19 @@ impl Shared {
         self.fate.lock().place = Some(place);
     }
 
+    /// Says that a thread of its own blocks in `recv` between commands.
+    pub(crate) fn receives(&self) {
+        self.fate.lock().receives = true;
+    }
+
     /// Says under which token, in its first turn.
     pub(crate) fn placed(&self, token: usize) {
         self.fate.lock().token = Some(token);
     }
 
     /// Ends the connection: blocked reads and writes return, and a worker comes to close it. False
-    /// if it is closed already. The reading side only is shut, where that is enough, so that the
-    /// client can still be told why.
+    /// if it is closed already. Nothing is shut that nobody blocks in, and the reading side only
+    /// where that is enough, so that the client can still be told why.
     pub(crate) fn cancel(&self, why: CloseReason) -> bool {
         let mut fate = self.fate.lock();
         if fate.closed {
@@ -211,11 +228,13 @@ impl Shared {
         fate.why.get_or_insert(why);
         // Before the shutdown: whoever is woken by that must not take it for the client's.
         self.cancelled.store(true, Relaxed);
-        self.socket.shutdown(if fate.writing {
-            Shutdown::Both
-        } else {
-            Shutdown::Read
-        });
+        if fate.writing {
+            fate.deaf = true;
+            self.socket.shutdown(Shutdown::Both);
+        } else if fate.reading || fate.receives {
+            fate.deaf = true;
+            self.socket.shutdown(Shutdown::Read);
+        }
         let place = fate.place();
         drop(fate);
         if let Some((place, token)) = place {
@@ -315,8 +334,14 @@ impl Shared {
             fate.ended = Some(why);
             // Before the shutdown: whoever is woken by that must not take it for the client's.
             self.input_ended.store(true, Relaxed);
+            fate.deaf = true;
             self.socket.shutdown(Shutdown::Read);
         }
+    }
+
+    /// Whether its reading side has been shut: then the client's end cannot be seen any more.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.fate.lock().deaf
     }
 
     /// Why the end of input was made by [`end_input`](Self::end_input), if it was.
@@ -353,6 +378,18 @@ impl Shared {
             Cause::TimedOut => Cancelled::TimedOut,
             Cause::HungUp => Cancelled::HungUp,
         })
+    }
+
+    /// How often the handler has been called.
+    pub(crate) fn calls(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.commands.load(Relaxed)
+    }
+
+    /// For how long its command has been running.
+    pub(crate) fn running_for(&self, now: u64) -> Duration {
+        // Relaxed: a statistic.
+        Duration::from_nanos(now.saturating_sub(self.since.load(Relaxed)))
     }
 
     pub(crate) fn state(&self) -> ConnState {
@@ -395,6 +432,13 @@ impl Shared {
     fn set_writing(&self, writing: bool) -> bool {
         let mut fate = self.fate.lock();
         fate.writing = writing;
+        fate.why.is_none()
+    }
+
+    /// The same for a blocking read.
+    fn set_reading(&self, reading: bool) -> bool {
+        let mut fate = self.fate.lock();
+        fate.reading = reading;
         fate.why.is_none()
     }
 }
@@ -487,7 +531,7 @@ impl ConnHandle {
     pub fn is_cancelled(&self) -> bool {
         self.shared
             .upgrade()
-            .is_none_or(|shared| shared.is_cancelled())
+            .is_none_or(|shared| shared.is_cancelled() || shared.fate.lock().closed)
     }
 }
 
@@ -673,6 +717,81 @@ impl OutBuf {
     fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
+
+    fn take_unsent(&mut self) -> Vec<u8> {
+        let rest = self.bytes.split_off(self.sent);
+        self.bytes.clear();
+        self.sent = 0;
+        rest
+    }
+}
+
+/// Input that was taken while output waited; it comes before what the socket holds.
+#[derive(Debug, Default)]
+struct Ahead {
+    bytes: Vec<u8>,
+    start: usize,
+    /// The client will send no more, or is gone.
+    ended: bool,
+}
+
+/// Whether more input can be taken while output waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// All that there was.
+    All,
+    /// All that there will ever be.
+    Last,
+    /// As much as may be held.
+    Full,
+}
+
+impl Ahead {
+    fn is_empty(&self) -> bool {
+        self.start == self.bytes.len()
+    }
+
+    /// Reads on, as far as `max` bytes.
+    fn read(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
+        loop {
+            let len = self.bytes.len();
+            let room = max.saturating_sub(len - self.start).min(IO_CHUNK);
+            if self.ended {
+                return Taken::Last;
+            }
+            if room == 0 {
+                return Taken::Full;
+            }
+            self.bytes.resize(len + room, 0);
+            let got = read(&mut self.bytes[len..]);
+            let bytes = *got.as_ref().unwrap_or(&0);
+            self.bytes.truncate(len + bytes);
+            match got {
+                Ok(_) if bytes > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Taken::All,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // An error shows in the next write.
+                Ok(_) | Err(_) => self.ended = true,
+            }
+        }
+    }
+
+    /// Moves what fits to where it is read from.
+    fn move_to(&mut self, input: &mut InBuf, max: usize) -> Filled {
+        let room = input.room(max);
+        if room.is_empty() {
+            return Filled::Full;
+        }
+        let n = room.len().min(self.bytes.len() - self.start);
+        room[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
+        input.end += n;
+        self.start += n;
+        if self.is_empty() {
+            self.bytes = Vec::new();
+            self.start = 0;
+        }
+        Filled::Bytes
+    }
 }
 
 /// What a worker lends to the connection that it runs, and gets back empty. A connection at rest
@@ -724,10 +843,21 @@ pub(crate) enum Filled {
 struct Link {
     shared: Arc<Shared>,
     limits: Arc<Limits>,
+    /// Where it is counted.
+    registry: Arc<Registry>,
     /// Why the last operation failed; the reason for the close when the handler returns the error.
     failed: RefCell<Option<CloseReason>>,
     /// What is between it and the socket, if anything is. Borrowed for the length of a call.
     upgraded: RefCell<Option<Box<Upgraded>>>,
+    /// What input waits in the buffer, and what with that the registry's budget has been told of.
+    held_input: Cell<usize>,
+    told: Cell<usize>,
+    /// A write has failed: the client may have got a part of what was queued, and is to get no more.
+    broken: Cell<bool>,
+    ahead: RefCell<Ahead>,
+    /// Bytes that have left in all.
+    sent: Cell<u64>,
+    logged_in: Cell<bool>,
 }
 
 /// A connection, as [`Handler`](crate::Handler)'s callbacks see it.
@@ -748,8 +878,18 @@ struct Link {
 /// [`Next::input`](crate::Next::input) when a command is not complete yet: then no thread is held
 /// while the rest arrives.
 ///
+/// **Writing.** What is written is queued, and leaves in one call at the end of the turn, when 16 KiB are
+/// queued, or before a read that waits. What the client does not take then stays queued: the
+/// handler returns, no thread is held, and its next command is run when all has left. Who
+/// writes more than [`output_bound`](Limits::output_bound) within one call waits for the client,
+/// which is a reported wait that holds a thread; so a large reply is better written in pieces, with
+/// [`Next::flush`](crate::Next::flush) after each: a cursor of any size in the memory of a piece. In
+/// either case 64 KiB must leave in each [`write_timeout`](Limits::write_timeout). A write that has
+/// failed closes the connection, whatever the handler makes of the error, since nobody knows how much
+/// of it has arrived. While output waits, input is taken, up to [`max_input`](Limits::max_input).
+///
 /// **Errors** of reading and writing: `TimedOut` when the peer was silent for
-/// [`read_timeout`](Limits::read_timeout) or took nothing for
+/// [`read_timeout`](Limits::read_timeout) or took too little for
 /// [`write_timeout`](Limits::write_timeout), `ConnectionAborted` when it had to wait and the
 /// connection was killed (what needs no waiting still succeeds; see
 /// [`is_cancelled`](Conn::is_cancelled)), otherwise what the operating system said; never
@@ -760,12 +900,8 @@ pub struct Conn {
     link: Link,
     /// Lent by a worker; see [`Buffers`].
     buffers: Option<Box<Buffers>>,
-    /// What of that the registry's budget has been told.
-    held_input: usize,
     reading: Reading,
     server: ServerHandle,
-    /// Where it is counted.
-    registry: Arc<Registry>,
     listener: usize,
     /// Who is said to be behind the other end.
     named: Option<Peer>,
@@ -818,14 +954,19 @@ impl Conn {
             link: Link {
                 shared,
                 limits,
+                registry,
+                held_input: Cell::new(0),
+                told: Cell::new(0),
                 failed: RefCell::new(None),
                 upgraded: RefCell::new(None),
+                broken: Cell::new(false),
+                ahead: RefCell::default(),
+                sent: Cell::new(0),
+                logged_in: Cell::new(false),
             },
             buffers: None,
-            held_input: 0,
             reading: Reading::default(),
             server,
-            registry,
             listener,
             named: None,
             ticket: 0,
@@ -861,7 +1002,8 @@ impl Conn {
     pub fn set_peer(&mut self, peer: Peer) -> io::Result<()> {
         let shared = &self.link.shared;
         let limit = self.link.limits.max_per_address;
-        self.registry
+        self.link
+            .registry
             .recount(shared.id, &peer, limit)
             .map_err(|refusal| io::Error::new(io::ErrorKind::QuotaExceeded, refusal))?;
         *shared.named.lock() = Some(peer.clone());
@@ -1113,15 +1255,17 @@ impl Conn {
 
     fn log_in(&mut self, limit: usize) -> Result<(), Refusal> {
         if !self.standing.logged_in {
-            self.registry.log_in(self.link.shared.id, limit)?;
+            self.link.registry.log_in(self.link.shared.id, limit)?;
             self.standing.logged_in = true;
+            self.link.logged_in.set(true);
         }
         Ok(())
     }
 
     /// Sticky: whether the session is in a transaction. With [`Priority::Auto`] its commands then
     /// go before those of others, and between two of them its client may be silent for
-    /// [`idle_in_transaction_timeout`](Limits::idle_in_transaction_timeout) only.
+    /// [`idle_in_transaction_timeout`](Limits::idle_in_transaction_timeout) only. A drain lets it be
+    /// finished if [`Drain::transactions`](crate::Drain) says so.
     pub fn set_in_transaction(&mut self, yes: bool) {
         self.standing.in_transaction = yes;
         // Relaxed: see where it is read.
@@ -1224,11 +1368,7 @@ impl Conn {
             Some(buffers) if buffers.input.len() > 0 => buffers.input.bytes.len(),
             _ => 0,
         };
-        if held != self.held_input {
-            self.held_input = held;
-            let budget = self.link.limits.input_budget;
-            self.registry.hold_input(&self.link.shared, held, budget);
-        }
+        self.link.hold(held);
     }
 
     /// Gives up what is too large to be kept by a connection at rest, if its buffers are its thread's. Returns how
@@ -1246,16 +1386,19 @@ impl Conn {
 
     /// How much of the memory is its own.
     pub(crate) fn buffer_bytes(&mut self) -> usize {
+        let ahead = self.link.ahead.get_mut().bytes.capacity();
         match &mut self.buffers {
-            Some(buffers) => buffers.input.bytes.len() + buffers.output.get_mut().bytes.capacity(),
-            None => 0,
+            Some(buffers) => {
+                ahead + buffers.input.bytes.len() + buffers.output.get_mut().bytes.capacity()
+            }
+            None => ahead,
         }
     }
 
     /// Gives them back, unless they hold something. Returns how much memory it keeps.
     pub(crate) fn give_back(&mut self, desk: &mut Desk) -> usize {
         let Some(buffers) = &mut self.buffers else {
-            return 0;
+            return self.buffer_bytes();
         };
         if buffers.is_empty() {
             buffers.trim();
@@ -1271,7 +1414,11 @@ impl Conn {
     /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
         let max = self.max_input();
-        let reading = &self.reading;
+        let Self { link, reading, .. } = self;
+        if !link.ahead.get_mut().is_empty() {
+            let input = &mut self.buffers.get_or_insert_default().input;
+            return Ok(link.ahead.get_mut().move_to(input, max));
+        }
         if reading.at_end {
             return Ok(Filled::End);
         }
@@ -1352,6 +1499,29 @@ impl Conn {
         upgraded.as_ref().is_some_and(|u| u.may_hold_input()) && !self.reading.at_end
     }
 
+    /// Whether there may be something to read.
+    pub(crate) fn may_fill(&mut self) -> bool {
+        self.undrained
+            || self.reading.at_end
+            || !self.link.ahead.get_mut().is_empty()
+            || self.may_hold_input()
+    }
+
+    /// Takes the input that has come while output waits: its client may be one that reads no reply
+    /// before it has sent all of its commands.
+    pub(crate) fn read_ahead(&mut self) -> Taken {
+        if !self.undrained && !self.may_hold_input() {
+            return Taken::All;
+        }
+        let taken = self.link.read_ahead();
+        if taken == Taken::All {
+            self.undrained = false;
+            self.reread = false;
+            self.reading.unsure = false;
+        }
+        taken
+    }
+
     /// Whether there may be input that no event will announce: the last read, if it was cut short,
     /// did not tell.
     pub(crate) fn unsure(&self) -> bool {
@@ -1427,6 +1597,16 @@ impl Conn {
         }
     }
 
+    /// Bytes that have left in all.
+    pub(crate) fn sent(&self) -> u64 {
+        self.link.sent.get()
+    }
+
+    /// Whether a write has failed.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.link.broken.get()
+    }
+
     /// How much is queued.
     fn queued(&mut self) -> usize {
         match &mut self.buffers {
@@ -1440,32 +1620,23 @@ impl Conn {
         out.bytes.extend_from_slice(bytes);
     }
 
-    /// The end. What the client has not been sent is lost; what it has sent and nobody read is
-    /// read and dropped, lest the kernel answer it with a reset that overtakes the last reply. That
-    /// cannot help against what is still on its way: a TCP client that goes on sending after it
-    /// has been told to go may lose the end of its replies.
+    /// The end. What the client has not been sent yet, it gets while its socket lingers, if it is not
+    /// much; see [`linger`](crate::server::linger).
     pub(crate) fn shut(&mut self) {
+        let mut rest = match &mut self.buffers {
+            Some(buffers) if !self.link.broken.get() => buffers.output.get_mut().take_unsent(),
+            _ => Vec::new(),
+        };
         self.link.shared.close();
-        let all_sent = self.queued() == 0;
-        let upgraded = self.link.upgraded.get_mut().take();
-        // The end of a transport's input is not the socket's.
-        let at_end = self.reading.at_end && upgraded.is_none();
-        if let Some(mut upgraded) = upgraded {
-            upgraded.end(all_sent);
+        if let Some(mut upgraded) = self.link.upgraded.get_mut().take() {
+            upgraded.end(rest.is_empty() && !self.link.broken.get());
             if upgraded.take_panic() {
-                self.registry.count_panic_of(self.link.shared.id);
+                self.link.registry.count_panic_of(self.link.shared.id);
             }
+            // Plaintext is for the transport alone.
+            rest = Vec::new();
         }
-        self.link.shared.socket.shutdown(Shutdown::Write);
-        if !at_end {
-            let mut sink = [0; 4096];
-            for _ in 0..16 {
-                match self.link.shared.socket.read_now(&mut sink, false) {
-                    Ok(got) if got.bytes > 0 => {}
-                    _ => break,
-                }
-            }
-        }
+        self.server.linger().close(&self.link.shared, rest);
     }
 }
 
@@ -1568,7 +1739,7 @@ impl Link {
             }
             while out.len() > 0 {
                 match upgraded.send(&out.bytes[out.sent..]) {
-                    Ok(n) => out.sent += n,
+                    Ok(n) => self.count_sent(n, out),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
@@ -1583,24 +1754,80 @@ impl Link {
         Ok(left)
     }
 
-    /// Goes on with the handshake that what is queued waits for. False: the peer has to say something first.
-    fn shake(&self) -> io::Result<bool> {
-        self.through_or_fail(|upgraded| Ok(upgraded.shake()? || upgraded.owes()))
-    }
-
     fn timed_out(&self, why: CloseReason) -> io::Error {
         self.failed.borrow_mut().get_or_insert(why);
         io::ErrorKind::TimedOut.into()
     }
 
+    /// Waits until there is something to read, or the transport can send what it `owes`. False: the time
+    /// was over first.
+    fn wait_for_input(&self, owes: bool) -> io::Result<bool> {
+        let timeout = self.limits.read_timeout;
+        let what = if owes { For::Either } else { For::Input };
+        wait::during(WaitKind::Net, || {
+            let ready = if self.shared.set_reading(true) {
+                self.shared.socket.wait(what, timeout)
+            } else {
+                Err(self.fail(io::ErrorKind::ConnectionAborted.into()))
+            };
+            self.shared.set_reading(false);
+            ready
+        })
+    }
+
+    fn read_ahead(&self) -> Taken {
+        let max = self.max_input(self.logged_in.get());
+        let through = self.upgraded.borrow().is_some();
+        let taken = self.ahead.borrow_mut().read(max, |into| {
+            if through {
+                self.receive(into)
+            } else {
+                self.shared
+                    .socket
+                    .read_now(into, false)
+                    .map(|got| got.bytes)
+            }
+        });
+        self.hold(self.held_input.get());
+        taken
+    }
+
+    /// Tells the registry's budget what the input takes that waits: in the buffer, and what has been taken ahead.
+    /// That may close this connection, or another one.
+    fn hold(&self, input: usize) {
+        let held = input + self.ahead.borrow().bytes.capacity();
+        self.held_input.set(input);
+        if held != self.told.replace(held) {
+            let budget = self.limits.input_budget;
+            self.registry.hold_input(&self.shared, held, budget);
+        }
+    }
+
     /// Sends without blocking. False: the socket takes no more now.
     fn send_now(&self, out: &mut OutBuf) -> io::Result<bool> {
-        if self.upgraded.borrow().is_some() {
-            return self.send_through(out);
+        if out.len() > 0 && self.broken.get() {
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
+        let sent = if self.upgraded.borrow().is_some() {
+            self.send_through(out)
+        } else {
+            self.send_plain(out)
+        };
+        if sent.is_err() {
+            self.broken.set(true);
+        }
+        sent
+    }
+
+    fn count_sent(&self, n: usize, out: &mut OutBuf) {
+        out.sent += n;
+        self.sent.set(self.sent.get() + n as u64);
+    }
+
+    fn send_plain(&self, out: &mut OutBuf) -> io::Result<bool> {
         while out.len() > 0 {
             match self.shared.socket.write_now(&out.bytes[out.sent..]) {
-                Ok(n) => out.sent += n,
+                Ok(n) => self.count_sent(n, out),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.fail(error)),
@@ -1622,22 +1849,58 @@ impl Link {
                 Err(self.fail(io::ErrorKind::ConnectionAborted.into()))
             };
             self.shared.set_writing(false);
+            self.broken.set(self.broken.get() || sent.is_err());
             sent
         })
     }
 
+    /// Sends while the client takes [`STRIDE`] in each `write_timeout`. What it sends meanwhile is
+    /// taken; when that has come to `max_input`, it has [`CRAMMED`] for taking anything. A handshake
+    /// that has to come first goes on by what is read.
     fn send_waiting(&self, out: &mut OutBuf) -> io::Result<()> {
-        let socket = &self.shared.socket;
+        let (mut stride_at, mut stride_from) = (Instant::now(), self.sent.get());
+        let mut crammed_at: Option<Instant> = None;
         loop {
-            if !self.send_now(out)? {
-                if !socket.wait(For::Output, self.limits.write_timeout)? {
-                    return Err(self.timed_out(CloseReason::WriteTimeout));
-                }
-            } else if out.len() == 0 {
+            let before = self.sent.get();
+            let to_shake = self.send_now(out)?;
+            if to_shake && out.len() == 0 {
                 return Ok(());
-            } else if !self.shake()? && !socket.wait(For::Input, self.limits.read_timeout)? {
-                return Err(self.timed_out(CloseReason::ReadTimeout));
             }
+            let (now, sent) = (Instant::now(), self.sent.get());
+            if sent - stride_from >= STRIDE {
+                (stride_at, stride_from) = (now, sent);
+            }
+            if sent > before {
+                crammed_at = None;
+            }
+            let taken = self.read_ahead();
+            if to_shake {
+                if self.through(|upgraded| Ok(upgraded.is_shaken()))? {
+                    continue;
+                } else if taken == Taken::Last {
+                    return Err(self.fail(io::ErrorKind::BrokenPipe.into()));
+                }
+            }
+            let (timeout, mut why) = match to_shake {
+                true => (self.limits.read_timeout, CloseReason::ReadTimeout),
+                false => (self.limits.write_timeout, CloseReason::WriteTimeout),
+            };
+            let mut left = timeout.saturating_sub(now - stride_at);
+            if taken == Taken::Full {
+                let crammed = CRAMMED.saturating_sub(now - *crammed_at.get_or_insert(now));
+                if crammed < left {
+                    (left, why) = (crammed, CloseReason::PipelineTooLong);
+                }
+            }
+            if left.is_zero() {
+                return Err(self.timed_out(why));
+            }
+            let what = match taken {
+                _ if to_shake && !self.through(|upgraded| Ok(upgraded.owes()))? => For::Input,
+                Taken::All => For::Either,
+                Taken::Last | Taken::Full => For::Output,
+            };
+            self.shared.socket.wait(what, left)?;
         }
     }
 }
@@ -1690,6 +1953,12 @@ impl Input<'_> {
         if self.input.len() > 0 || self.reading.at_end {
             return Ok(());
         }
+        let mut ahead = self.link.ahead.borrow_mut();
+        if !ahead.is_empty() {
+            ahead.move_to(self.input, self.max);
+            return Ok(());
+        }
+        drop(ahead);
         self.link.send_all(&mut self.output.borrow_mut())?;
         let room = self.input.room(self.max);
         let upgraded = self.link.upgraded.borrow().is_some();
@@ -1710,13 +1979,8 @@ impl Input<'_> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let timeout = self.link.limits.read_timeout;
                     let owes = upgraded && self.link.through(|u| Ok(u.owes()))?;
-                    let what = if owes { For::Either } else { For::Input };
-                    let ready = wait::during(WaitKind::Net, || {
-                        self.link.shared.socket.wait(what, timeout)
-                    })?;
-                    if !ready {
+                    if !self.link.wait_for_input(owes)? {
                         return Err(self.link.timed_out(CloseReason::ReadTimeout));
                     }
                 }
@@ -1761,6 +2025,9 @@ impl BufRead for Input<'_> {
 
 impl Output<'_> {
     fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.link.broken.get() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         let mut out = self.output.borrow_mut();
         out.bytes.extend_from_slice(bytes);
         if out.len() < IO_CHUNK {

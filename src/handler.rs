@@ -101,14 +101,16 @@ pub trait Handler: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Last words to a client whose connection is being closed by the server. They are sent if
-    /// they fit into the socket, without blocking, after the replies that are queued: a client that
-    /// has just been answered may find them behind its answer. Not called when the client left by itself, when
+    /// Last words to a client whose connection is being closed by the server. They are sent after the
+    /// replies that are queued, without blocking: a client that has just been answered may find them
+    /// behind its answer. What does not fit into the socket is sent while that
+    /// [lingers](crate::Limits::linger_timeout), if it is 64 KiB at most with the rest of the replies;
+    /// so a client that is still sending reads them, too. Not called when the client left by itself, when
     /// the handler asked for the close, or when writing has already failed.
     fn farewell(&self, _session: &mut Self::Session, _out: &mut Vec<u8>, _why: &CloseReason) {}
 
     /// Words to a client that gets no session: over a limit, while draining, or after a failed
-    /// [`open`](Handler::open). Sent without blocking.
+    /// [`open`](Handler::open). Sent as [`farewell`](Handler::farewell)'s, without blocking.
     fn refuse(&self, _out: &mut Vec<u8>, _why: &Refusal) {}
 
     /// How many bytes a session takes, as far as that is easily known, for
@@ -195,7 +197,8 @@ impl Next {
 
     /// Run again ([`Woken::Flushed`]) when all output has left, after the others in the queue: how a
     /// reply of any size is sent in bounded memory, with no thread held while the client is slow. One
-    /// that takes nothing for [`Limits::write_timeout`](crate::Limits) is closed.
+    /// that takes less than 64 KiB in [`Limits::write_timeout`](crate::Limits), or not what is left, is
+    /// closed.
     pub const fn flush() -> Self {
         Self::of(Step::Flush)
     }
@@ -326,7 +329,8 @@ pub enum CloseReason {
     IdleInTransaction,
     /// Silent for [`Limits::read_timeout`](crate::Limits) in the middle of a command.
     ReadTimeout,
-    /// Took nothing of a reply for [`Limits::write_timeout`](crate::Limits).
+    /// Took less than 64 KiB of a reply in [`Limits::write_timeout`](crate::Limits), and not what was
+    /// left of it either.
     WriteTimeout,
     /// A command larger than [`Limits::max_input`](crate::Limits).
     InputTooLong,
@@ -360,6 +364,8 @@ pub enum CloseReason {
     /// The half commands of all connections took more than [`Limits::input_budget`](crate::Limits), and
     /// this one was the largest.
     InputBudget,
+    /// Sent [`Limits::max_input`](crate::Limits) bytes of commands behind a reply of which it took nothing.
+    PipelineTooLong,
 }
 
 impl CloseReason {
@@ -387,11 +393,12 @@ impl CloseReason {
             Self::Truncated => "truncated",
             Self::Transport(_) => "transport",
             Self::InputBudget => "input_budget",
+            Self::PipelineTooLong => "pipeline_too_long",
         }
     }
 
     /// All names, in the order of [`index`](Self::index).
-    pub(crate) const NAMES: [&'static str; 21] = [
+    pub(crate) const NAMES: [&'static str; 22] = [
         "client_closed",
         "handler_closed",
         "killed",
@@ -413,6 +420,7 @@ impl CloseReason {
         "truncated",
         "transport",
         "input_budget",
+        "pipeline_too_long",
     ];
 
     pub(crate) fn index(self) -> usize {
@@ -446,7 +454,7 @@ impl fmt::Display for CloseReason {
                 f.write_str("the rest of a command did not arrive within read_timeout")
             }
             Self::WriteTimeout => {
-                f.write_str("the client took nothing of a reply for write_timeout")
+                f.write_str("the client took too little of a reply within write_timeout")
             }
             Self::InputTooLong => f.write_str("a command was longer than max_input"),
             Self::Io(kind) => write!(f, "reading or writing failed: {kind}"),
@@ -466,6 +474,9 @@ impl fmt::Display for CloseReason {
             Self::Transport(kind) => write!(f, "the transport failed: {kind}"),
             Self::InputBudget => {
                 f.write_str("half commands took more than input_budget, and this was the largest")
+            }
+            Self::PipelineTooLong => {
+                f.write_str("more than max_input was sent behind a reply that was not taken")
             }
         }
     }
@@ -552,6 +563,7 @@ mod tests {
             CloseReason::Truncated,
             CloseReason::Transport(io::ErrorKind::Other),
             CloseReason::InputBudget,
+            CloseReason::PipelineTooLong,
         ];
         assert_eq!(all.len(), CloseReason::NAMES.len());
         for (i, reason) in all.iter().enumerate() {

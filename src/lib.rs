@@ -33,6 +33,9 @@ pub mod design {}
 
 /// Pages for those who embed the crate.
 pub mod guide {
+    #[doc = include_str!("guide/drain.md")]
+    pub mod drain {}
+
     #[doc = include_str!("guide/embedding.md")]
     pub mod embedding {}
 
@@ -57,8 +60,8 @@ pub use explain::Explanation;
 pub use handler::{Cancelled, Class, CloseReason, Handler, Next, Priority, Refusal, Woken};
 pub use histogram::Histogram;
 pub use server::{
-    Applied, DrainReport, Listen, ListenerInfo, ListenerState, Rejected, Server, ServerBuilder,
-    ServerHandle,
+    AbandonedThread, Applied, Drain, DrainReport, Listen, ListenerInfo, ListenerState, Rejected,
+    Server, ServerBuilder, ServerHandle,
 };
 pub use stats::{
     Activity, ConnInfo, GroupStats, QueueEntry, Snapshot, Stats, Times, WaitStats, WorkerInfo,

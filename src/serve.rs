@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::config::{IO_CHUNK, PoolConfig};
-use crate::conn::{Conn, Desk, Filled};
+use crate::config::{IO_CHUNK, PoolConfig, STRIDE};
+use crate::conn::{Conn, Desk, Filled, Taken};
 use crate::handler::{CloseReason, Handler, Next, Priority, Refusal, Step, Woken};
 use crate::os::poller::Registrar;
 use crate::port::Readiness;
@@ -161,6 +161,10 @@ pub(crate) struct Served<H: Handler> {
     flushing: bool,
     /// Writability is being reported.
     write_interest: bool,
+    /// How much had left when the write clock was last set, while it runs.
+    stride_from: Option<u64>,
+    /// How much had left when its client's pipeline became too long to take more of it.
+    crammed_from: Option<u64>,
     /// The handler is to be told when that is done.
     flush_asked: bool,
     /// What else the handler is to be told.
@@ -215,6 +219,8 @@ impl<H: Handler> Served<H> {
             registered: false,
             flushing: false,
             write_interest: false,
+            stride_from: None,
+            crammed_from: None,
             flush_asked: false,
             calls: Calls::default(),
             parked: false,
@@ -265,14 +271,14 @@ impl<H: Handler> Served<H> {
             return Err(why);
         }
         if let Some(why) = wake.close {
-            self.close_if_silent(why)?;
+            self.close_if_silent(place, why)?;
         }
         let mut begun: Option<Instant> = None;
         loop {
             // Whoever streams is told at once that it is to stop.
             let told = self.flush_asked && self.calls.has_any_of(Calls::CANCELLED);
             if self.flushing && !self.flush(place)? && !told {
-                return Ok(End::Flush);
+                return Ok(self.wait_for_room(place));
             }
             if self.closing.is_some()
                 && let Some(why) = self.closing.take()
@@ -299,7 +305,7 @@ impl<H: Handler> Served<H> {
             // A client that does not take its replies gets no further ones made: they would pile up
             // to the bound, and then hold the worker.
             if *calls > 0 && self.conn.unsent() >= IO_CHUNK && !self.flush(place)? {
-                return Ok(End::Flush);
+                return Ok(self.wait_for_room(place));
             }
             *calls += 1;
             self.call()?;
@@ -333,7 +339,7 @@ impl<H: Handler> Served<H> {
             return Ok(End::Park { ticket });
         }
         Ok(if !sent {
-            End::Flush
+            self.wait_for_room(place)
         } else if more {
             End::Again
         } else {
@@ -341,6 +347,27 @@ impl<H: Handler> Served<H> {
                 in_command: self.in_command,
             }
         })
+    }
+
+    /// Ends a turn because output waits. What comes in meanwhile is taken, as long as it is not too
+    /// much; a thread of its own does so where it waits.
+    fn wait_for_room(&mut self, place: Place<'_>) -> End {
+        let sent = self.conn.sent();
+        let mut moved = self.stride_from.is_none_or(|from| sent - from >= STRIDE);
+        let taken = match place {
+            Place::Poller(..) => self.conn.read_ahead(),
+            Place::Thread => Taken::All,
+        };
+        let crammed = taken == Taken::Full;
+        if crammed {
+            // Whatever it takes counts now, and sets the clock.
+            moved |= self.crammed_from != Some(sent);
+        }
+        self.crammed_from = crammed.then_some(sent);
+        if moved {
+            self.stride_from = Some(sent);
+        }
+        End::Flush { crammed, moved }
     }
 
     /// What has happened since the last turn.
@@ -406,8 +433,23 @@ impl<H: Handler> Served<H> {
 
     /// A deadline has passed, or the server drains. Whoever has sent something is served first: its
     /// silence was our queueing.
-    fn close_if_silent(&mut self, why: CloseReason) -> Result<(), CloseReason> {
+    fn close_if_silent(&mut self, place: Place<'_>, why: CloseReason) -> Result<(), CloseReason> {
         match why {
+            // The kernel reports room when there is much of it. There may be some.
+            CloseReason::WriteTimeout | CloseReason::PipelineTooLong
+                if self.flushing && !self.conn.is_broken() =>
+            {
+                let (stride, crammed) = (self.stride_from, self.crammed_from);
+                let sent = match self.flush(place)? {
+                    true => return Ok(()),
+                    false => self.conn.sent(),
+                };
+                let taken = |from: Option<u64>| from.map_or(0, |from| sent - from);
+                if taken(stride) >= STRIDE || taken(crammed) > 0 {
+                    return Ok(());
+                }
+                Err(why)
+            }
             // What had arrived when the drain began has been served; a client that goes on sending
             // does not keep the server up.
             CloseReason::Draining if std::mem::replace(&mut self.drained, true) => Err(why),
@@ -451,7 +493,7 @@ impl<H: Handler> Served<H> {
 
     /// Reads if there may be something. True: the handler has something to see.
     fn fill(&mut self) -> Result<bool, CloseReason> {
-        if !self.conn.undrained && !self.conn.at_end() && !self.conn.may_hold_input() {
+        if !self.conn.may_fill() {
             return Ok(false);
         }
         let looking = std::mem::take(&mut self.looking);
@@ -547,6 +589,10 @@ impl<H: Handler> Served<H> {
                 return Err(CloseReason::Panicked);
             }
         };
+        // Whatever the handler made of the error.
+        if self.conn.is_broken() {
+            return Err(self.failure(CloseReason::ClientClosed));
+        }
         self.take_next(next)?;
         self.underway = !matches!(next.step, Step::Input | Step::Close);
         if !self.underway {
@@ -635,6 +681,10 @@ impl<H: Handler> Served<H> {
             Err(_) => return Err(self.failure(CloseReason::ClientClosed)),
         };
         self.flushing = !done;
+        if done {
+            self.stride_from = None;
+            self.crammed_from = None;
+        }
         if let Place::Poller(registrar, token) = place
             && self.write_interest == done
         {
@@ -736,7 +786,7 @@ impl<H: Handler> Connection for Served<H> {
         let (state, until) = match end {
             End::Idle { in_command: false } => (ConnState::Idle, self.until),
             End::Idle { in_command: true } => (ConnState::Reading, self.until),
-            End::Flush => (ConnState::Flushing, NEVER),
+            End::Flush { .. } => (ConnState::Flushing, NEVER),
             End::Park { .. } => (ConnState::Parked, self.until),
             End::Again => (ConnState::Running, NEVER),
             End::Closed if self.detached => (ConnState::Detached, NEVER),
@@ -768,7 +818,7 @@ impl<H: Handler> Connection for Served<H> {
         let mut wake = Wake::default();
         let rest = match turn.end {
             End::Again | End::Closed => return Cause::default(),
-            End::Flush => {
+            End::Flush { .. } => {
                 if self.conn.flush_blocking().is_err() {
                     wake.close = Some(self.failure(CloseReason::ClientClosed));
                 }

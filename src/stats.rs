@@ -44,6 +44,11 @@ pub struct Stats {
     pub input_bytes: usize,
     /// Errors of `accept` after which the listener rested for a moment (no descriptors, no memory).
     pub accept_errors: u64,
+    /// Closed sockets whose clients have not closed their side yet, now; see
+    /// [`Limits::linger_timeout`](crate::Limits).
+    pub lingering: usize,
+    /// Sockets that were closed at once because [`Limits::max_lingering`](crate::Limits) lingered, ever.
+    pub not_lingered: u64,
     /// Threads that run connections, now.
     #[doc(alias = "Threadpool_threads")]
     pub threads: usize,

@@ -38,8 +38,9 @@ fn thousands_of_idle_connections_are_served_by_few_threads(setup: Setup) {
         assert_eq!(stats.connections, n);
         // Two groups of a listener, 1 + 3 slots, and what a busy machine has made look long.
         assert!(stats.threads_peak <= 40, "{stats:?}");
-        // Those of the pool, the acceptor, the monitor, the watch, and who tells of events.
-        assert!(threads() <= before + stats.threads_peak + 4);
+        // Those of the pool, the acceptor, the monitor, the watch, who tells of events, and the one for
+        // sockets that linger.
+        assert!(threads() <= before + stats.threads_peak + 5);
         until("all are idle again", || {
             let groups = server.stats().groups;
             groups

@@ -5,12 +5,18 @@ mod common;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
 use common::client::Client;
-use common::{AMPLE, Harness, Options, Setup, everywhere, in_the_pool, two_slots, until};
-use thread_group_pool::{CloseReason, DrainReport, Limits, LocalAddr, Refusal, Server};
+use common::process::allow_descriptors;
+use common::{
+    AMPLE, Harness, Kind, Options, Setup, Transport, everywhere, in_the_pool, two_slots, until,
+};
+use thread_group_pool::{
+    CloseReason, ConnId, Drain, DrainReport, Limits, LocalAddr, PoolConfig, Refusal, Server,
+};
 
 everywhere! {
     idle_connections_are_closed_with_a_farewell,
@@ -26,6 +32,13 @@ everywhere! {
     nobody_gets_in_while_the_server_drains,
     a_server_without_connections_ends_at_once,
     a_server_that_is_dropped_drains,
+    a_transaction_may_be_finished,
+    a_transaction_without_a_time_is_nothing_special,
+    a_transaction_that_is_not_finished_is_killed_when_its_time_is_over,
+    a_command_may_ask_for_the_end,
+    whoever_asks_again_hastens_the_end,
+    a_close_that_never_returns_is_reported,
+    in_a_crowd_everybody_is_accounted_for,
     the_server_may_be_looked_at_when_it_has_ended,
 }
 
@@ -37,6 +50,7 @@ in_the_pool! {
 /// Drains on a thread of its own, and waits until it has begun: an idle client has been told.
 fn drain_in_background(server: &mut Harness) -> thread::JoinHandle<DrainReport> {
     let mut idle = server.client();
+    until("it is idle", || server.state(idle.id) == Some("idle"));
     let running = server.take_server();
     let thread = thread::spawn(move || running.drain(AMPLE));
     assert_eq!(idle.rest(), FAREWELL);
@@ -53,9 +67,10 @@ fn listens(at: &LocalAddr) -> bool {
 
 /// What the end of a server that nobody was cut off from looks like.
 #[track_caller]
-fn ended_well(server: &Harness, report: &DrainReport, finished: usize) {
+fn ended_well(server: &Harness, report: &DrainReport, (idle, finished): (usize, usize)) {
     assert!(report.clean(), "{report}");
-    assert_eq!(report.finished, finished, "{report}");
+    let counts = (report.idle, report.finished, report.left);
+    assert_eq!(counts, (idle, finished, 0), "{report}");
     server.check(&server.stats());
 }
 
@@ -74,7 +89,7 @@ fn idle_connections_are_closed_with_a_farewell(setup: Setup) {
         assert_eq!(client.rest(), FAREWELL);
     }
     assert_eq!(server.closed_as("draining"), 20, "{:?}", server.stats());
-    ended_well(&server, &report, 20);
+    ended_well(&server, &report, (20, 0));
 }
 
 fn running_commands_finish_first(setup: Setup) {
@@ -91,7 +106,7 @@ fn running_commands_finish_first(setup: Setup) {
     for client in &mut running {
         assert_eq!(client.rest(), format!("waited\n{FAREWELL}"));
     }
-    ended_well(&server, &drain.join().expect("no panic"), 6);
+    ended_well(&server, &drain.join().expect("no panic"), (1, 5));
 }
 
 fn what_was_pipelined_behind_them_is_answered(setup: Setup) {
@@ -102,7 +117,7 @@ fn what_was_pipelined_behind_them_is_answered(setup: Setup) {
     let drain = drain_in_background(&mut server);
     server.stage.open("gate");
     assert_eq!(client.rest(), format!("waited\none\ntwo\n{FAREWELL}"));
-    ended_well(&server, &drain.join().expect("no panic"), 2);
+    ended_well(&server, &drain.join().expect("no panic"), (1, 1));
 }
 
 fn the_rest_of_a_command_is_waited_for(setup: Setup) {
@@ -121,7 +136,7 @@ fn the_rest_of_a_command_is_waited_for(setup: Setup) {
     assert!(!drain.is_finished());
     owing.send("ECHO paid");
     assert_eq!(owing.rest(), format!("paid\n{FAREWELL}"));
-    ended_well(&server, &drain.join().expect("no panic"), 3);
+    ended_well(&server, &drain.join().expect("no panic"), (1, 2));
 }
 
 fn the_rest_of_a_command_is_not_waited_for_beyond_the_deadline(setup: Setup) {
@@ -135,9 +150,8 @@ fn the_rest_of_a_command_is_not_waited_for_beyond_the_deadline(setup: Setup) {
     let report = drain_soon(&mut server);
     assert!(idle.rest().starts_with("farewell"));
     assert_eq!(half.rest(), KILLED);
-    assert!(report.killed >= 1, "{report}");
-    assert_eq!(report.finished + report.killed, 2, "{report}");
-    assert_eq!((report.abandoned.len(), report.abandoned_threads), (0, 0));
+    assert_eq!((report.idle, report.killed.as_slice()), (1, &[half.id][..]));
+    assert!(report.abandoned.is_empty() && report.abandoned_threads.is_empty());
     server.check(&server.stats());
 }
 
@@ -150,10 +164,9 @@ fn a_large_reply_is_sent_to_its_end(setup: Setup) {
         client.read_big(0, 10);
         let drain = drain_in_background(&mut server);
         client.read_big(10, SIZE);
-        // Last words are sent if they fit, and behind so much there may be no room for them.
-        let rest = client.rest();
-        assert!(rest == "\n" || rest == format!("\n{FAREWELL}"), "{rest:?}");
-        ended_well(&server, &drain.join().expect("no panic"), 2);
+        // There may be no room for last words when they are said; the socket lingers for them.
+        assert_eq!(client.rest(), format!("\n{FAREWELL}"));
+        ended_well(&server, &drain.join().expect("no panic"), (1, 1));
     }
 }
 
@@ -164,8 +177,11 @@ fn a_reply_that_nobody_reads_does_not_hold_up_the_end_for_ever(setup: Setup) {
         client.send("BIG 50000000");
         client.read_big(0, 10);
         let report = drain_soon(&mut server);
-        assert_eq!((report.finished, report.killed), (0, 1), "{report}");
-        assert_eq!(report.abandoned_threads, 0, "{report}");
+        assert_eq!(report.killed, [client.id], "{report}");
+        assert_eq!(
+            (report.connections(), report.abandoned_threads.len()),
+            (1, 0)
+        );
         server.check(&server.stats());
     }
 }
@@ -189,27 +205,43 @@ fn a_command_that_always_runs_again_is_killed_at_the_deadline(setup: Setup) {
     client.send("AGAIN 18446744073709551615");
     until("it runs", || server.stage.running("AGAIN").ever == 1);
     let report = drain_soon(&mut server);
-    assert_eq!(
-        (report.killed, report.abandoned_threads),
-        (1, 0),
-        "{report}"
-    );
+    assert_eq!(report.killed, [client.id], "{report}");
+    assert!(report.abandoned_threads.is_empty(), "{report}");
     assert_eq!(client.rest(), KILLED);
     server.check(&server.stats());
 }
 
 /// When the handler returns at last, its connection and its thread end like any other.
 fn a_handler_that_never_returns_is_reported_and_closed_if_it_does(setup: Setup) {
+    for command in ["BLOCK", "WAIT"] {
+        never_returns(setup, command);
+    }
+}
+
+fn never_returns(setup: Setup, command: &str) {
     let mut server = setup.serve(Options::default());
     let mut idle = server.client();
     let mut stuck = server.client();
-    stuck.send("BLOCK gate\nECHO never");
-    until("it blocks", || server.stage.running("BLOCK").now == 1);
+    until("it is idle", || server.state(idle.id) == Some("idle"));
+    stuck.send(&format!("{command} gate\nECHO never"));
+    until("it blocks", || server.stage.running(command).now == 1);
     let report = drain_soon(&mut server);
     assert!(idle.rest().starts_with("farewell"));
     assert_eq!(report.abandoned, [stuck.id], "{report}");
-    assert_eq!(report.abandoned_threads, 1, "{report}");
-    assert_eq!(report.finished + report.killed, 1, "{report}");
+    assert_eq!((report.idle, report.connections()), (1, 2), "{report}");
+    let [thread] = &report.abandoned_threads[..] else {
+        panic!("one thread: {report}");
+    };
+    assert_eq!(thread.connection, Some(stuck.id), "{report}");
+    // Under thread-per-connection this is looked at once a second.
+    let running = thread.running.expect("it runs a command");
+    assert!(!setup.is_pool() || running >= SOON, "{report}");
+    assert!(
+        thread
+            .name
+            .starts_with(if setup.is_pool() { "tgp-g" } else { "tgp-conn" }),
+        "{report}"
+    );
     let stats = server.stats();
     assert_eq!((stats.threads, stats.connections), (1, 1), "{stats:?}");
 
@@ -238,8 +270,11 @@ fn connections_of_a_group_whose_threads_never_return_are_closed(setup: Setup) {
     others[0].send("ECHO never");
     let report = drain_soon(&mut server);
     assert_eq!(report.abandoned.len(), 2, "{report}");
-    assert_eq!(report.abandoned_threads, 2, "{report}");
-    assert_eq!((report.finished, report.killed), (0, 5), "{report}");
+    assert_eq!(report.abandoned_threads.len(), 2, "{report}");
+    let mut killed = report.killed.clone();
+    killed.sort_unstable();
+    let others_ids: Vec<_> = others.iter().map(|client| client.id).collect();
+    assert_eq!((killed, report.connections()), (others_ids, 7), "{report}");
     for client in &mut others {
         assert_eq!(client.rest(), KILLED);
     }
@@ -272,9 +307,13 @@ fn a_client_that_goes_on_sending_does_not_hold_up_the_end(setup: Setup) {
     let report = server.take_server().drain(AMPLE);
     let (answered, last) = busy.join().expect("no panic");
     assert!(answered > 100);
-    // A reset may overtake the farewell: the client was still sending.
-    assert!(last.is_none_or(|line| format!("{line}\n") == FAREWELL));
-    ended_well(&server, &report, 1);
+    assert_eq!(
+        last.map(|line| format!("{line}\n")).as_deref(),
+        Some(FAREWELL)
+    );
+    // Between two of its commands it is idle for a moment.
+    assert_eq!((report.idle + report.finished, report.left), (1, 0));
+    ended_well(&server, &report, (report.idle, report.finished));
 }
 
 fn nobody_gets_in_while_the_server_drains(setup: Setup) {
@@ -296,7 +335,7 @@ fn nobody_gets_in_while_the_server_drains(setup: Setup) {
 fn a_server_without_connections_ends_at_once(setup: Setup) {
     let mut server = setup.serve(Options::default());
     let report = server.take_server().drain(AMPLE);
-    ended_well(&server, &report, 0);
+    ended_well(&server, &report, (0, 0));
 }
 
 fn a_server_that_is_dropped_drains(setup: Setup) {
@@ -348,6 +387,282 @@ fn commands_that_queue_are_answered(setup: Setup) {
         assert_eq!(client.rest(), format!("blocked\n{FAREWELL}"));
     }
     let report = drain.join().expect("no panic");
-    assert!(report.clean() && report.finished >= 12, "{report}");
+    let ended = report.idle + report.finished;
+    assert!(report.clean() && ended >= 12, "{report}");
     server.check(&server.stats());
+}
+
+// ---- transactions ----
+
+/// Drains on a thread of its own; without waiting until it has begun.
+fn drain_within(server: &mut Harness, how: Drain) -> thread::JoinHandle<DrainReport> {
+    let running = server.take_server();
+    thread::spawn(move || running.drain(how))
+}
+
+fn a_transaction_may_be_finished(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut client = server.client();
+    assert_eq!(client.ask("TRANSACTION true"), "set");
+    until("it is idle", || server.state(client.id) == Some("idle"));
+    let mut idle = server.client();
+    until("it is idle", || server.state(idle.id) == Some("idle"));
+    let drain = drain_within(&mut server, Drain::within(AMPLE).transactions(AMPLE));
+    assert_eq!(idle.rest(), FAREWELL);
+    client.ping();
+    client.ping();
+    assert!(!drain.is_finished());
+    assert_eq!(client.ask("TRANSACTION false"), "set");
+    assert_eq!(client.rest(), FAREWELL);
+    ended_well(&server, &drain.join().expect("no panic"), (1, 1));
+}
+
+fn a_transaction_without_a_time_is_nothing_special(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut client = server.client();
+    assert_eq!(client.ask("TRANSACTION true"), "set");
+    until("it is idle", || server.state(client.id) == Some("idle"));
+    let report = server.take_server().drain(AMPLE);
+    assert_eq!(client.rest(), FAREWELL);
+    ended_well(&server, &report, (1, 0));
+}
+
+fn a_transaction_that_is_not_finished_is_killed_when_its_time_is_over(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut inside = server.client();
+    let mut outside = server.client();
+    assert_eq!(inside.ask("TRANSACTION true"), "set");
+    outside.send_bytes(b"ECHO ha");
+    until("half a command is there", || {
+        server.state(outside.id) == Some("reading")
+    });
+    let drain = drain_within(&mut server, Drain::within(SOON).transactions(AMPLE));
+    // The time for commands is over.
+    assert_eq!(outside.rest(), KILLED);
+    inside.ping();
+    server
+        .handle
+        .shutdown(Drain::within(SOON).transactions(SOON));
+    assert_eq!(inside.rest(), KILLED);
+    let report = drain.join().expect("no panic");
+    assert_eq!(report.killed, [outside.id, inside.id], "{report}");
+    server.check(&server.stats());
+}
+
+// ---- who asks ----
+
+fn a_command_may_ask_for_the_end(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut idle = server.client();
+    let mut client = server.client();
+    let running = server.take_server();
+    let served = thread::spawn(move || running.wait());
+    assert!(!server.handle.is_shutting_down());
+    client.send(&format!("SHUTDOWN {0}\nSHUTDOWN {0}", AMPLE.as_millis()));
+    // Both were there before.
+    assert_eq!(client.rest(), format!("true\nfalse\n{FAREWELL}"));
+    assert_eq!(idle.rest(), FAREWELL);
+    assert!(server.handle.is_shutting_down());
+    let report = served.join().expect("no panic");
+    assert!(report.clean(), "{report}");
+    assert_eq!(report.connections(), 2, "{report}");
+    server.check(&server.stats());
+}
+
+fn whoever_asks_again_hastens_the_end(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut half = server.client();
+    half.send_bytes(b"ECHO ha");
+    until("the half is there", || {
+        server.state(half.id) == Some("reading")
+    });
+    let drain = drain_in_background(&mut server);
+    assert!(
+        !server.handle.shutdown(Duration::ZERO),
+        "it was not the first"
+    );
+    assert_eq!(half.rest(), KILLED);
+    let report = drain.join().expect("no panic");
+    assert_eq!(report.killed, [half.id], "{report}");
+    assert!(report.elapsed < AMPLE, "{report}");
+    server.check(&server.stats());
+}
+
+fn a_close_that_never_returns_is_reported(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    let mut clients = server.clients(2);
+    clients.iter_mut().for_each(Client::ping);
+    server.stage.close_waits.store(true, SeqCst);
+    let report = drain_soon(&mut server);
+    let mut abandoned = report.abandoned.clone();
+    abandoned.sort_unstable();
+    assert_eq!(abandoned, ids(&clients), "{report}");
+    let mut serving: Vec<_> = report
+        .abandoned_threads
+        .iter()
+        .filter_map(|thread| thread.connection)
+        .collect();
+    serving.sort_unstable();
+    assert_eq!(serving, ids(&clients), "{report}");
+    server.stage.open("close");
+    until("both have gone", || {
+        let stats = server.stats();
+        stats.threads == 0 && stats.connections == 0
+    });
+    server.check(&server.stats());
+}
+
+// ---- a crowd ----
+
+fn ids(clients: &[Client]) -> Vec<ConnId> {
+    clients.iter().map(|client| client.id).collect()
+}
+
+/// A thousand clients, in all states.
+struct Crowd {
+    idle: Vec<Client>,
+    running: Vec<Client>,
+    /// In transactions.
+    inside: Vec<Client>,
+    parked: Vec<Client>,
+    slow: Vec<Client>,
+    half: Client,
+    stuck: Client,
+}
+
+fn crowd(setup: Setup) -> (Harness, Crowd) {
+    assert!(allow_descriptors(4096), "this test needs 2,100 descriptors");
+    let server = setup.serve(Options {
+        pool: PoolConfig::default().groups(2).max_threads(300),
+        limits: Limits::default().output_bound(64 << 20),
+        ..Options::default()
+    });
+    let mut all = Crowd {
+        idle: server.clients(600),
+        running: server.clients(200),
+        inside: server.clients(100),
+        parked: server.clients(88),
+        slow: server.clients(10),
+        half: server.client(),
+        stuck: server.client(),
+    };
+    all.idle.iter_mut().for_each(Client::ping);
+    let running = all.running.iter_mut();
+    running.for_each(|client| client.send("WAIT gate"));
+    for client in &mut all.inside {
+        assert_eq!(client.ask("TRANSACTION true"), "set");
+    }
+    for (n, client) in all.parked.iter_mut().enumerate() {
+        client.send(&format!("PARK {n}"));
+    }
+    let slow = all.slow.iter_mut();
+    slow.for_each(|client| client.send("BIG 10000000"));
+    all.half.send_bytes(b"ECHO ha");
+    all.stuck.send("BLOCK never");
+    until("all are where they are to be", || {
+        let infos = server.handle.connections();
+        let at = |state| {
+            let infos = infos.iter();
+            infos.filter(|info| info.state.name() == state).count()
+        };
+        let run = |word| server.stage.running(word).now;
+        (run("WAIT"), run("BLOCK")) == (200, 1)
+            && (at("idle"), at("parked")) == (700, 88)
+            && (at("flushing"), at("reading")) == (10, 1)
+    });
+    (server, all)
+}
+
+/// Whoever is found in whatever state ends at the stage that is his.
+fn in_a_crowd_everybody_is_accounted_for(setup: Setup) {
+    let (mut server, all) = crowd(setup);
+    let Crowd {
+        mut idle,
+        mut running,
+        mut inside,
+        mut parked,
+        slow,
+        mut half,
+        mut stuck,
+    } = all;
+    let drain = drain_within(&mut server, Drain::within(AMPLE).transactions(AMPLE));
+    for client in &mut idle {
+        assert_eq!(client.rest(), FAREWELL);
+    }
+    server.stage.open("gate");
+    for client in &mut running {
+        assert_eq!(client.rest(), format!("waited\n{FAREWELL}"));
+    }
+    let commit = |client: &mut Client| {
+        assert_eq!(client.ask("TRANSACTION false"), "set");
+        assert_eq!(client.rest(), FAREWELL);
+    };
+    inside[..50].iter_mut().for_each(commit);
+    until("the others are there still", || {
+        server.stats().connections == 150
+    });
+
+    // The time for commands is over.
+    server
+        .handle
+        .shutdown(Drain::within(Duration::ZERO).transactions(AMPLE));
+    for client in &mut parked {
+        assert_eq!(client.rest(), KILLED);
+    }
+    assert_eq!(half.rest(), KILLED);
+    inside[50..75].iter_mut().for_each(commit);
+    assert!(!drain.is_finished());
+
+    // The time for transactions is over.
+    server.handle.shutdown(Duration::ZERO);
+    for client in &mut inside[75..] {
+        assert_eq!(client.rest(), KILLED);
+    }
+    until("the drain has given up", || drain.is_finished());
+    let report = drain.join().expect("no panic");
+    let counts = (report.idle, report.finished, report.left);
+    assert_eq!(counts, (600, 275, 0), "{report}");
+    let mut killed = report.killed.clone();
+    killed.sort_unstable();
+    let mut expected = [ids(&parked), ids(&slow), vec![half.id], ids(&inside[75..])].concat();
+    expected.sort_unstable();
+    assert_eq!(killed, expected, "{report}");
+    assert_eq!(report.abandoned, [stuck.id], "{report}");
+    assert_eq!(report.connections(), 1000, "{report}");
+    let threads: Vec<_> = report
+        .abandoned_threads
+        .iter()
+        .map(|thread| thread.connection)
+        .collect();
+    assert_eq!(threads, [Some(stuck.id)], "{report}");
+
+    server.stage.open("never");
+    assert!(stuck.rest().ends_with(KILLED));
+    until("all have gone", || {
+        let stats = server.stats();
+        stats.threads == 0 && stats.connections == 0
+    });
+    server.check(&server.stats());
+}
+
+/// `cargo test --release --test drain -- --ignored --nocapture`
+#[test]
+#[ignore = "measures, and asserts nothing of it"]
+fn how_long_a_drain_of_a_crowd_takes() {
+    for kind in [Kind::Pool, Kind::PerConnection] {
+        for transport in [Transport::Tcp, Transport::Unix] {
+            let setup = Setup {
+                test: "",
+                kind,
+                transport,
+            };
+            let (mut server, all) = crowd(setup);
+            let seconds = Duration::from_secs;
+            let how = Drain::within(seconds(2)).transactions(seconds(1));
+            let report = server.take_server().drain(how);
+            println!("{kind:?} {transport:?}, 2 s + 1 s + 1 s + 1 s: {report}");
+            server.stage.open_all();
+            drop(all);
+        }
+    }
 }

@@ -206,9 +206,11 @@ fn who_is_told_may_block_and_holds_up_no_client(setup: Setup) {
     }
     told.client().ping();
     told.stage.open_all();
-    // It is left to itself.
+    // It is left to itself, and named.
     let report = told.server.drain(AMPLE);
-    assert!(report.clean(), "{report}");
+    assert!(report.killed.is_empty() && report.abandoned.is_empty());
+    let names: Vec<_> = report.abandoned_threads.iter().map(|t| &t.name).collect();
+    assert_eq!(names, ["tgp-event"], "{report}");
     drop(gate);
 }
 

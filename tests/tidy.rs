@@ -223,7 +223,7 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 27] = [
+const ARROWS: [(&str, &[&str]); 29] = [
     ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
@@ -333,6 +333,7 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "os::socket",
             "server::budget",
             "server::events",
+            "server::tally",
             "server::watch",
             "stats",
             "stream",
@@ -340,7 +341,16 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "wait",
         ],
     ),
-    ("server::threads", &["os::affinity", "sync"]),
+    // It knows a connection's socket only.
+    (
+        "server::linger",
+        &["conn", "os::lookout", "os::socket", "sync"],
+    ),
+    (
+        "server::tally",
+        &["conn", "handler", "server::registry", "sync"],
+    ),
+    ("server::threads", &["id", "os::affinity", "sync"]),
     ("server::events", &["event", "server::threads", "sync"]),
     (
         "server",

@@ -142,7 +142,10 @@ pub(super) const fn ends(end: End) -> Turn {
 
 pub(super) const IDLE: Turn = ends(End::Idle { in_command: false });
 pub(super) const CLOSED: Turn = ends(End::Closed);
-pub(super) const FLUSH: Turn = ends(End::Flush);
+pub(super) const FLUSH: Turn = ends(End::Flush {
+    crammed: false,
+    moved: true,
+});
 /// The first park, of which each of these connections has one.
 pub(super) const PARK: Turn = ends(End::Park { ticket: 1 });
 
@@ -220,6 +223,7 @@ pub(super) fn group_with(
         transaction_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
+        crammed_timeout: NEVER,
         look_again: NEVER,
     };
     change(&mut bounds);

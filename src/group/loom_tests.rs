@@ -396,6 +396,30 @@ fn a_slow_reader_that_is_killed_is_closed_once() {
 }
 
 #[test]
+fn a_slow_reader_that_sends_on_is_read() {
+    model("input, input | worker", reach(3, 490), || {
+        let group = group(Fresh::Always, &Arc::default());
+        let seen = Count::default();
+        let workers = start(&group, 1);
+        let key = {
+            let seen = seen.clone();
+            attach(&group, move |_, wake| {
+                if wake.ready.input() {
+                    seen.up();
+                }
+                FLUSH
+            })
+        };
+        group.doors.input(key);
+        seen.wait_for(1);
+        group.doors.input(key);
+        seen.wait_for(2);
+        stop(&group, workers);
+        assert_eq!((seen.is(), group.leftovers().len()), (2, 1));
+    });
+}
+
+#[test]
 fn what_comes_too_late_for_a_connection_spares_its_successor() {
     model(
         "attach, attach | input, kill | worker",
@@ -459,7 +483,7 @@ fn a_drain_closes_who_is_idle_and_who_comes_to_be() {
         };
         let key = attach_one(&group, closed.clone());
         group.doors.input(key);
-        group.drain();
+        group.drain(false);
         closed.wait_for(2);
         other.join().unwrap();
         stop(&group, workers);
@@ -1062,6 +1086,8 @@ mutants! {
         in a_killed_connection_is_closed_once_whatever_it_does: DEADLOCK;
     a_slow_reader_is_not_killed
         in a_slow_reader_that_is_killed_is_closed_once: DEADLOCK;
+    a_slow_reader_is_not_read
+        in a_slow_reader_that_sends_on_is_read: DEADLOCK;
     a_successor_has_the_same_key
         in what_comes_too_late_for_a_connection_spares_its_successor: "for another connection";
     settle_forgets_the_drain

@@ -200,11 +200,17 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         self.perform_for_many(guard, &workers, actions);
     }
 
+    /// Whose command each worker runs.
+    pub(crate) fn running(&self) -> Vec<(WorkerId, Key)> {
+        self.guarded.lock().sched.running()
+    }
+
     /// Closes idle connections, and each other one when it comes to rest between commands.
-    pub(crate) fn drain(&self) {
+    /// `spare`: not in a transaction.
+    pub(crate) fn drain(&self, spare: bool) {
         let now = self.now();
         let mut guard = self.guarded.lock();
-        let actions = guard.sched.drain(now);
+        let actions = guard.sched.drain(spare, now);
         self.perform(guard, actions);
     }
 

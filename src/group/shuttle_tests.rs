@@ -201,7 +201,7 @@ fn everything_at_once() {
         for client in clients {
             client.join().unwrap();
         }
-        group.drain();
+        group.drain(false);
         closed.wait_for(6);
         group.stop();
         for worker in workers {

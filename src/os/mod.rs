@@ -7,7 +7,7 @@ pub(crate) mod thread_state;
 mod unix;
 
 #[cfg(unix)]
-pub(crate) use unix::{bell, listener, poller, socket};
+pub(crate) use unix::{bell, listener, lookout, poller, socket};
 
 #[cfg(not(unix))]
 compile_error!(

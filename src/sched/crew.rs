@@ -428,6 +428,15 @@ impl Crew {
         self.waiting -= 1;
     }
 
+    /// Whose command each worker runs, or waits in.
+    pub(super) fn running(&self) -> Vec<(WorkerId, Key)> {
+        let ids = (0..).map(WorkerId);
+        ids.zip(&self.workers)
+            .filter(|(_, w)| matches!(w.at, At::Running | At::Waiting))
+            .filter_map(|(id, w)| Some((id, w.conn?)))
+            .collect()
+    }
+
     /// The handler has said that its command is long.
     pub(super) fn declare_long(&mut self, worker: WorkerId) {
         self.at(worker).declared = true;

@@ -34,7 +34,7 @@ pub(crate) mod walk;
 use std::time::Duration;
 
 pub(crate) use crate::config::Policy;
-use crate::config::{LOOK_AGAIN, Limits, PoolConfig};
+use crate::config::{CRAMMED, LOOK_AGAIN, Limits, PoolConfig};
 use crate::handler::CloseReason;
 pub(crate) use crate::id::Ticket;
 use crate::mutant;
@@ -96,6 +96,8 @@ pub(crate) struct Bounds {
     pub(crate) transaction_timeout: Nanos,
     pub(crate) read_timeout: Nanos,
     pub(crate) write_timeout: Nanos,
+    /// The same for a client whose input is not taken any more.
+    pub(crate) crammed_timeout: Nanos,
     /// A connection whose last read may have stopped short of what is there is read once more when
     /// it has been silent for so long. See [`LOOK_AGAIN`](crate::config::LOOK_AGAIN).
     pub(crate) look_again: Nanos,
@@ -117,6 +119,7 @@ impl Bounds {
             transaction_timeout: ns(limits.idle_in_transaction_timeout),
             read_timeout: ns(limits.read_timeout),
             write_timeout: ns(limits.write_timeout),
+            crammed_timeout: ns(limits.write_timeout.min(CRAMMED)),
             look_again: ns(LOOK_AGAIN),
         }
     }
@@ -126,6 +129,7 @@ impl Bounds {
             .min(self.transaction_timeout)
             .min(self.read_timeout)
             .min(self.write_timeout)
+            .min(self.crammed_timeout)
             .min(self.look_again)
     }
 }
@@ -137,8 +141,9 @@ pub(crate) enum End {
     Idle { in_command: bool },
     /// Go to the tail of the lane.
     Again,
-    /// Wait until the socket takes more output.
-    Flush,
+    /// Wait until the socket takes more output. `crammed`: input is not taken meanwhile, for there
+    /// is too much of it already. `moved`: the write clock starts anew.
+    Flush { crammed: bool, moved: bool },
     /// Wait until this park is resumed.
     Park { ticket: Ticket },
     /// Gone: out of the poller, session closed, socket closed.
@@ -232,6 +237,8 @@ pub(crate) struct State<T> {
     crew: Crew,
     timers: Timers,
     draining: bool,
+    /// Not those in a transaction.
+    sparing: bool,
     stopping: bool,
     /// When somebody last looked at the poller.
     polled_at: Nanos,
@@ -272,6 +279,7 @@ impl<T> State<T> {
             crew: Crew::default(),
             timers: Timers::default(),
             draining: false,
+            sparing: false,
             stopping: false,
             polled_at: Nanos(0),
             sweep_at: Nanos(0),
@@ -418,11 +426,14 @@ impl<T> State<T> {
     }
 
     /// No new command starts waiting from now on: idle connections are queued to be closed; each
-    /// other one is when it comes to rest between two commands.
-    pub(crate) fn drain(&mut self, now: Nanos) -> Actions {
+    /// other one is when it comes to rest between two commands. `spare`: not in a transaction.
+    pub(crate) fn drain(&mut self, spare: bool, now: Nanos) -> Actions {
         self.draining = true;
+        self.sparing = spare;
         for key in self.table.keys() {
-            if matches!(self.table.phase(key), Phase::Idle { in_command: false }) {
+            let idle = matches!(self.table.phase(key), Phase::Idle { in_command: false });
+            let spared = spare && self.table.get(key).is_some_and(|slot| slot.in_transaction);
+            if idle && !spared {
                 self.close_soon(key, CloseReason::Draining, now);
             }
         }
@@ -576,6 +587,7 @@ impl<T> State<T> {
         slot.task = Some(task);
         slot.lane = turn.lane;
         slot.was_long = was_long;
+        slot.in_transaction = turn.in_transaction;
         slot.look_again = turn.look_again;
         slot.in_transaction = turn.in_transaction;
         slot.until = turn.until;
@@ -590,12 +602,13 @@ impl<T> State<T> {
         let phase = match turn.end {
             End::Again | End::Closed => None,
             End::Idle { in_command } => {
-                if self.draining && !in_command && !mutant::is("settle_forgets_the_drain") {
+                let goes_on = in_command || (self.sparing && slot.in_transaction);
+                if self.draining && !goes_on && !mutant::is("settle_forgets_the_drain") {
                     slot.wake.close.get_or_insert(CloseReason::Draining);
                 }
                 Some(Phase::Idle { in_command })
             }
-            End::Flush => Some(Phase::Flushing),
+            End::Flush { crammed, .. } => Some(Phase::Flushing { crammed }),
             End::Park { ticket } => {
                 slot.ticket = ticket;
                 if !mutant::is("settle_forgets_a_resume") {
@@ -606,7 +619,8 @@ impl<T> State<T> {
         };
         // A turn without a command does not restart the clock of the client's silence, unless output
         // has left; and no more does a poke, or a moment that the handler asked for.
-        if turn.heard || turn.end == End::Flush {
+        let moved = matches!(turn.end, End::Flush { moved: true, .. });
+        if turn.heard || moved {
             slot.since = now;
         }
         match phase {
@@ -755,6 +769,11 @@ impl<T> State<T> {
 
     pub(crate) fn threads(&self) -> usize {
         self.crew.threads()
+    }
+
+    /// Whose command each worker runs.
+    pub(crate) fn running(&self) -> Vec<(WorkerId, Key)> {
+        self.crew.running()
     }
 
     pub(crate) fn stats(&self) -> GroupStats {

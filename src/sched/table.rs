@@ -67,11 +67,12 @@ impl Wake {
             Phase::Idle { in_command } => {
                 called || self.look || self.ready.input() || (self.interrupted && in_command)
             }
-            // Its handler is not called before its output has left.
-            Phase::Flushing => {
+            // Its handler is not called before its output has left, but input is taken.
+            Phase::Flushing { crammed } => {
                 (self.close.is_some() && !mutant::is("a_slow_reader_is_not_killed"))
                     || self.interrupted
                     || self.ready.has_any_of(Readiness::WRITABLE)
+                    || (self.ready.input() && !crammed && !mutant::is("a_slow_reader_is_not_read"))
             }
             // Input can wait; a client that has gone for good cannot, nor can what it is owed.
             Phase::Parked => {
@@ -95,15 +96,18 @@ pub(crate) enum Phase {
     Queued { lane: Lane },
     /// With a worker.
     Running,
-    /// At rest until the socket takes more output.
-    Flushing,
+    /// At rest until the socket takes more output, or has more input that may be taken.
+    Flushing { crammed: bool },
     /// At rest until it is resumed.
     Parked,
 }
 
 impl Phase {
     pub(super) fn is_rest(self) -> bool {
-        matches!(self, Self::Idle { .. } | Self::Flushing | Self::Parked)
+        matches!(
+            self,
+            Self::Idle { .. } | Self::Flushing { .. } | Self::Parked
+        )
     }
 }
 
@@ -465,10 +469,16 @@ impl<T> Table<T> {
             }
             Phase::Idle { in_command: false } => (bounds.idle_timeout, CloseReason::IdleTimeout),
             Phase::Idle { in_command: true } => (bounds.read_timeout, CloseReason::ReadTimeout),
-            Phase::Flushing => (bounds.write_timeout, CloseReason::WriteTimeout),
+            Phase::Flushing { crammed: false } => (bounds.write_timeout, CloseReason::WriteTimeout),
+            Phase::Flushing { crammed: true } => {
+                (bounds.crammed_timeout, CloseReason::PipelineTooLong)
+            }
             Phase::Queued { .. } | Phase::Running | Phase::Parked | Phase::Free => return None,
         };
-        if slot.look_again && time > bounds.look_again && slot.phase != Phase::Flushing {
+        if slot.look_again
+            && time > bounds.look_again
+            && !matches!(slot.phase, Phase::Flushing { .. })
+        {
             return Some((slot.since.after(bounds.look_again), Due::Look));
         }
         Some((slot.since.after(time), Due::Close(why)))
@@ -532,7 +542,8 @@ impl<T> Table<T> {
             }
             Phase::Idle { in_command: false } => (0, bounds.idle_timeout),
             Phase::Idle { in_command: true } => (1, bounds.read_timeout),
-            Phase::Flushing => (2, bounds.write_timeout),
+            Phase::Flushing { crammed: false } => (2, bounds.write_timeout),
+            Phase::Flushing { crammed: true } => (6, bounds.crammed_timeout),
             // A turn that nobody asked for leaves the clock as it is.
             Phase::Running => (3, bounds.idle_timeout),
             Phase::Queued { .. } => (4, bounds.idle_timeout),

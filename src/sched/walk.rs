@@ -35,6 +35,7 @@ const fn bounds(oversubscribe: usize) -> Bounds {
         transaction_timeout: NEVER,
         read_timeout: NEVER,
         write_timeout: NEVER,
+        crammed_timeout: NEVER,
         look_again: NEVER,
     }
 }
@@ -48,6 +49,19 @@ const HUNG_UP: Readiness = Readiness::HUNG_UP;
 
 const IDLE: End = End::Idle { in_command: false };
 const IN_COMMAND: End = End::Idle { in_command: true };
+const FLUSH: End = End::Flush {
+    crammed: false,
+    moved: true,
+};
+/// Less has left than sets the clock.
+const STILL: End = End::Flush {
+    crammed: false,
+    moved: false,
+};
+const CRAM: End = End::Flush {
+    crammed: true,
+    moved: true,
+};
 /// Which park it is follows from the connection.
 const PARK: End = End::Park { ticket: 0 };
 /// How far ahead a handler asks to be woken.
@@ -501,7 +515,7 @@ impl World {
                 self.perform(actions);
             }
             Move::Drain => {
-                let actions = self.sched.drain(now);
+                let actions = self.sched.drain(self.setup.transactions, now);
                 self.perform(actions);
             }
             Move::Stop => self.stop(),
@@ -750,7 +764,8 @@ impl World {
             heard: leave.heard,
             until,
         };
-        if leave.heard || end == End::Flush {
+        let moved = matches!(end, End::Flush { moved: true, .. });
+        if leave.heard || moved {
             self.conns[hand.conn].since = now;
         }
         let gone = self.sched.settle(self.id(w), key, hand.conn, turn, now);
@@ -867,13 +882,16 @@ impl World {
                     !conn.unseen.input(),
                     "input is there, and the connection rests"
                 );
-                assert!(in_command || !self.sched.draining, "idle in a drain");
+                assert!(
+                    in_command || slot.in_transaction || !self.sched.draining,
+                    "idle in a drain"
+                );
                 assert!(
                     !in_command || !conn.interrupted,
                     "it rests in a command that was cancelled"
                 );
             }
-            Phase::Flushing => {
+            Phase::Flushing { crammed } => {
                 assert!(!conn.killed, "a killed connection rests");
                 assert!(
                     !conn.interrupted,
@@ -882,6 +900,10 @@ impl World {
                 assert!(
                     !conn.unseen.has_any_of(WRITABLE),
                     "there is room, and the connection rests"
+                );
+                assert!(
+                    crammed || !conn.unseen.input(),
+                    "input may be taken, and the connection rests"
                 );
             }
             Phase::Parked => {
@@ -1106,7 +1128,10 @@ impl World {
             "a killed connection lives"
         );
         // Whoever is in the middle of something may finish; its deadline sees to it that it does.
-        let owing = |key: Key| !matches!(sched.table.phase(key), Phase::Idle { in_command: false });
+        let owing = |key: Key| {
+            let idle = matches!(sched.table.phase(key), Phase::Idle { in_command: false });
+            !idle || sched.table.get(key).is_some_and(|slot| slot.in_transaction)
+        };
         assert!(
             !sched.draining || sched.table.keys().all(owing),
             "idle in a drain"
@@ -1413,10 +1438,10 @@ fn every_sequence_with_kills_and_slow_readers_keeps_the_invariants() {
             kills: true,
             waits: true,
             ready: &[READABLE, WRITABLE],
-            ends: &[IDLE, End::Flush, End::Again, End::Closed],
+            ends: &[IDLE, FLUSH, CRAM, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        153_889,
+        158_650,
     );
 }
 
@@ -1425,11 +1450,12 @@ fn every_sequence_with_a_drain_and_a_stop_keeps_the_invariants() {
     walk_all(
         Setup {
             drains: true,
+            transactions: true,
             stops: true,
             ends: &[IDLE, IN_COMMAND, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        92_546,
+        159_140,
     );
 }
 
@@ -1482,10 +1508,10 @@ fn every_sequence_with_parks_kills_and_slow_readers_keeps_the_invariants() {
             drains: true,
             untils: false,
             ready: &[READABLE, WRITABLE],
-            ends: &[IDLE, PARK, End::Flush, End::Closed],
+            ends: &[IDLE, PARK, FLUSH, CRAM, End::Closed],
             ..parking(1)
         },
-        71_122,
+        77_506,
     );
 }
 
@@ -1567,6 +1593,7 @@ fn short_timeouts(oversubscribe: usize) -> Bounds {
         idle_timeout: Nanos(4 * MS.0),
         read_timeout: Nanos(2 * MS.0),
         write_timeout: Nanos(3 * MS.0),
+        crammed_timeout: Nanos(2 * MS.0),
         ..bounds(oversubscribe)
     }
 }
@@ -1577,10 +1604,10 @@ fn every_sequence_with_deadlines_keeps_the_invariants() {
         Setup {
             bounds: short_timeouts(1),
             ready: &[READABLE, WRITABLE],
-            ends: &[IDLE, IN_COMMAND, End::Flush, End::Closed],
+            ends: &[IDLE, IN_COMMAND, FLUSH, STILL, CRAM, End::Closed],
             ..Setup::plain(1, 1)
         },
-        24_876,
+        35_392,
     );
 }
 
@@ -1607,10 +1634,10 @@ fn every_sequence_with_commands_that_are_cancelled_keeps_the_invariants() {
         Setup {
             interrupts: true,
             ready: &[READABLE, WRITABLE],
-            ends: &[IDLE, IN_COMMAND, PARK, End::Flush, End::Again, End::Closed],
+            ends: &[IDLE, IN_COMMAND, PARK, FLUSH, End::Again, End::Closed],
             ..Setup::plain(1, 2)
         },
-        24_000,
+        103_028,
     );
 }
 
@@ -1674,7 +1701,7 @@ fn every_sequence_with_kills_and_a_drain_under_mariadbs_policy_keeps_what_any_po
             waits: false,
             ..everything(1, 2)
         }),
-        69_093,
+        311_471,
     );
 }
 
@@ -1682,7 +1709,7 @@ fn every_sequence_with_kills_and_a_drain_under_mariadbs_policy_keeps_what_any_po
 const fn everything(connections: usize, max_threads: usize) -> Setup {
     Setup {
         ready: &[READABLE, WRITABLE],
-        ends: &[IDLE, IN_COMMAND, End::Flush, End::Again, End::Closed],
+        ends: &[IDLE, IN_COMMAND, FLUSH, CRAM, End::Again, End::Closed],
         lanes: &[Lane::Low, Lane::Control],
         waits: true,
         longs: true,
@@ -1696,7 +1723,7 @@ const fn everything(connections: usize, max_threads: usize) -> Setup {
 
 #[test]
 fn every_sequence_of_all_that_can_happen_to_one_connection_keeps_the_invariants() {
-    walk_all(everything(1, 1), 40_230);
+    walk_all(everything(1, 1), 42_622);
 }
 
 /// Half a minute with `cargo test --profile loom -- --ignored walks_of_more`, and minutes without
@@ -1772,7 +1799,7 @@ fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
         Setup {
             bounds: short_timeouts(1),
             ready: &[READABLE, WRITABLE],
-            ends: &[IDLE, IN_COMMAND, End::Flush, End::Closed],
+            ends: &[IDLE, IN_COMMAND, FLUSH, CRAM, End::Closed],
             ..Setup::plain(1, 2)
         },
         146_898,
@@ -1829,11 +1856,12 @@ const fn crowd() -> Setup {
             transaction_timeout: Nanos(30 * MS.0),
             read_timeout: Nanos(15 * MS.0),
             write_timeout: Nanos(20 * MS.0),
+            crammed_timeout: Nanos(10 * MS.0),
             ..bounds(2)
         },
         ready: &[READABLE, READ_CLOSED, PRIORITY, WRITABLE, HUNG_UP],
         lanes: &[Lane::Low, Lane::High, Lane::Control],
-        ends: &[IDLE, IN_COMMAND, PARK, End::Flush, End::Again, End::Closed],
+        ends: &[IDLE, IN_COMMAND, PARK, FLUSH, CRAM, End::Again, End::Closed],
         detects: true,
         untils: true,
         pokes: true,
@@ -1983,7 +2011,8 @@ impl Bench {
             "running" => {}
             "idle" => bench.settle(IDLE, Lane::Low),
             "in-command" => bench.settle(IN_COMMAND, Lane::Low),
-            "flushing" => bench.settle(End::Flush, Lane::Low),
+            "flushing" => bench.settle(FLUSH, Lane::Low),
+            "crammed" => bench.settle(CRAM, Lane::Low),
             "parked" => bench.settle(End::Park { ticket: 1 }, Lane::Low),
             "low" => bench.settle(End::Again, Lane::Low),
             "high" => bench.settle(End::Again, Lane::High),
@@ -2055,7 +2084,7 @@ impl Bench {
                 self.now = self.now.after(SOON);
                 let _ = self.sched.tick(self.now);
             }
-            "drain" => _ = self.sched.drain(self.now),
+            "drain" => _ = self.sched.drain(false, self.now),
             "deadline" => {
                 self.now = self.now.after(Nanos(1000 * MS.0));
                 let _ = self.sched.tick(self.now);
@@ -2065,7 +2094,8 @@ impl Bench {
             "turn:in-command" => self.settle(IN_COMMAND, Lane::Low),
             "turn:again" => self.settle(End::Again, Lane::Low),
             "turn:park" => self.settle(End::Park { ticket: 1 }, Lane::Low),
-            "turn:flush" => self.settle(End::Flush, Lane::Low),
+            "turn:flush" => self.settle(FLUSH, Lane::Low),
+            "turn:cram" => self.settle(CRAM, Lane::Low),
             "turn:closed" => self.settle(End::Closed, Lane::Low),
             name => panic!("no event {name}"),
         }
@@ -2077,7 +2107,8 @@ impl Bench {
             Some(Phase::Idle { in_command: false }) => "idle",
             Some(Phase::Idle { in_command: true }) => "in-command",
             Some(Phase::Running) => "running",
-            Some(Phase::Flushing) => "flushing",
+            Some(Phase::Flushing { crammed: false }) => "flushing",
+            Some(Phase::Flushing { crammed: true }) => "crammed",
             Some(Phase::Parked) => "parked",
             Some(Phase::Queued { lane }) => lane.name(),
         }
@@ -2102,30 +2133,31 @@ fn cells(table: &str) -> Vec<(&str, &str, &str)> {
 
 /// What phase follows, in each phase, on each event. `=`: the same; `.`: cannot happen.
 const PHASES: &str = "
-                idle       in-command  parked   holding  control  high     low      long     running     flushing  gone
-readable        low        low         =        =        =        =        =        =        =           =         =
-read-closed     low        low         =        =        =        =        =        =        =           =         =
-priority        low        low         =        =        =        =        =        =        =           =         =
-writable        =          =           low      =        =        =        =        =        =           low       =
-hung-up         =          =           low      =        =        =        =        =        =           =         =
-poke            low        low         low      =        =        =        =        =        =           =         =
-interrupt       =          control     control  =        =        =        =        =        =           control   =
-resume          =          =           control  =        =        =        =        =        =           =         =
-drop            =          =           control  =        =        =        =        =        =           =         =
-late            =          =           =        =        =        =        =        =        =           =         =
-boost           =          =           =        =        holding  holding  holding  holding  =           =         =
-boost+unboost   =          =           =        =        =        =        =        =        =           =         =
-kill            control    control     control  =        =        control  control  control  =           control   =
-drain           control    =           =        =        =        =        =        =        =           =         =
-due             low        control     low      =        =        =        =        =        =           =         =
-deadline        control    control     low      =        =        =        =        =        =           control   =
-take            =          =           =        running  running  running  running  running  .           =         =
-turn:idle       .          .           .        .        .        .        .        .        idle        .         .
-turn:in-command .          .           .        .        .        .        .        .        in-command  .         .
-turn:park       .          .           .        .        .        .        .        .        parked      .         .
-turn:again      .          .           .        .        .        .        .        .        low         .         .
-turn:flush      .          .           .        .        .        .        .        .        flushing    .         .
-turn:closed     .          .           .        .        .        .        .        .        gone        .         .
+                idle       in-command  parked    holding  control  high     low      long     running     flushing    crammed   gone
+readable        low        low         =         =        =        =        =        =        =           low         =         =
+read-closed     low        low         =         =        =        =        =        =        =           low         =         =
+priority        low        low         =         =        =        =        =        =        =           low         =         =
+writable        =          =           low       =        =        =        =        =        =           low         low       =
+hung-up         =          =           low       =        =        =        =        =        =           =           =         =
+poke            low        low         low       =        =        =        =        =        =           =           =         =
+interrupt       =          control     control   =        =        =        =        =        =           control     control   =
+resume          =          =           control   =        =        =        =        =        =           =           =         =
+drop            =          =           control   =        =        =        =        =        =           =           =         =
+late            =          =           =         =        =        =        =        =        =           =           =         =
+boost           =          =           =         =        holding  holding  holding  holding  =           =           =         =
+boost+unboost   =          =           =         =        =        =        =        =        =           =           =         =
+kill            control    control     control   =        =        control  control  control  =           control     control   =
+drain           control    =           =         =        =        =        =        =        =           =           =         =
+due             low        control     low       =        =        =        =        =        =           =           control   =
+deadline        control    control     low       =        =        =        =        =        =           control     control   =
+take            =          =           =         running  running  running  running  running  .           =           =         =
+turn:idle       .          .           .         .        .        .        .        .        idle        .           .         .
+turn:in-command .          .           .         .        .        .        .        .        in-command  .           .         .
+turn:park       .          .           .         .        .        .        .        .        parked      .           .         .
+turn:again      .          .           .         .        .        .        .        .        low         .           .         .
+turn:flush      .          .           .         .        .        .        .        .        flushing    .           .         .
+turn:cram       .          .           .         .        .        .        .        .        crammed     .           .         .
+turn:closed     .          .           .         .        .        .        .        .        gone        .           .         .
 ";
 
 #[test]
@@ -2145,24 +2177,24 @@ fn each_event_leads_from_each_phase_to_the_phase_in_the_table() {
 
 /// What phase follows a turn, by what happened while it ran.
 const TURNS: &str = "
-                turn:idle  turn:in-command  turn:park  turn:again  turn:flush  turn:closed
-nothing         idle       in-command       parked     low         flushing    gone
-readable        low        low              parked     low         flushing    gone
-read-closed     low        low              parked     low         flushing    gone
-priority        low        low              parked     low         flushing    gone
-writable        idle       in-command       low        low         low         gone
-hung-up         idle       in-command       low        low         flushing    gone
-poke            low        low              low        low         flushing    gone
-interrupt       idle       control          control    control     control     gone
-resume          idle       in-command       control    low         flushing    gone
-drop            idle       in-command       control    low         flushing    gone
-late            idle       in-command       parked     low         flushing    gone
-boost           idle       in-command       parked     holding     flushing    gone
-boost+unboost   idle       in-command       parked     low         flushing    gone
-kill            control    control          control    control     control     gone
-drain           control    in-command       parked     low         flushing    gone
-due             idle       in-command       parked     long        flushing    gone
-deadline        idle       in-command       parked     long        flushing    gone
+                turn:idle  turn:in-command  turn:park  turn:again  turn:flush  turn:cram  turn:closed
+nothing         idle       in-command       parked     low         flushing    crammed    gone
+readable        low        low              parked     low         low         crammed    gone
+read-closed     low        low              parked     low         low         crammed    gone
+priority        low        low              parked     low         low         crammed    gone
+writable        idle       in-command       low        low         low         low        gone
+hung-up         idle       in-command       low        low         flushing    crammed    gone
+poke            low        low              low        low         flushing    crammed    gone
+interrupt       idle       control          control    control     control     control    gone
+resume          idle       in-command       control    low         flushing    crammed    gone
+drop            idle       in-command       control    low         flushing    crammed    gone
+late            idle       in-command       parked     low         flushing    crammed    gone
+boost           idle       in-command       parked     holding     flushing    crammed    gone
+boost+unboost   idle       in-command       parked     low         flushing    crammed    gone
+kill            control    control          control    control     control     control    gone
+drain           control    in-command       parked     low         flushing    crammed    gone
+due             idle       in-command       parked     long        flushing    crammed    gone
+deadline        idle       in-command       parked     long        flushing    crammed    gone
 ";
 
 #[test]

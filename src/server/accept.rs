@@ -4,16 +4,19 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::listen::{ListenerState, Record};
 use super::registry::Registry;
+use super::threads::{Left, Threads};
 use crate::error::BuildError;
 use crate::os::bell::Bell;
 use crate::os::listener::{self, AcceptError, Acceptor, At};
 use crate::stream::{Listener, Stream};
 use crate::sync::{Condvar, Mutex};
+
+const STACK: usize = 2 * 1024 * 1024;
 
 /// Connections taken from one listener before the next has its turn.
 const BATCH: usize = 16;
@@ -40,7 +43,7 @@ pub(super) struct Listening {
 /// The accept thread and how to reach it.
 #[derive(Debug)]
 pub(super) struct Accepting {
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Arc<Threads>,
     gate: Arc<Gate>,
 }
 
@@ -91,60 +94,65 @@ impl Accepting {
             registry: Arc::clone(registry),
             reserve,
         });
+        let threads = Arc::new(Threads::default());
         let thread = {
             let gate = Arc::clone(&gate);
             // Here, so that it is there when the server has started.
             let reserve = gate.new_reserve();
-            thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || gate.run(listening, reserve, &login_timeout))
+            threads.spawn(name.to_owned(), STACK, move || {
+                gate.run(listening, reserve, &login_timeout);
+            })
         };
-        let thread = thread.map_err(|source| BuildError::Resources {
+        thread.map_err(|source| BuildError::Resources {
             what: "a thread",
             source,
         })?;
-        Ok(Self {
-            thread: Mutex::new(Some(thread)),
-            gate,
-        })
+        Ok(Self { threads, gate })
     }
 
-    /// Stops accepting: who waits in a backlog is refused. Returns when nobody can connect any more.
-    pub(super) fn close(&self) {
-        self.give_up(GiveUp::Close);
+    /// Stops accepting: who waits in a backlog is refused. Returns when nobody can connect any more, or
+    /// the time is over.
+    pub(super) fn close(&self, by: Instant) {
+        self.give_up(GiveUp::Close, Some(by));
     }
 
     /// Stops accepting, and gives the listeners away with all who wait in their backlogs.
     pub(super) fn hand_over(&self) -> Vec<Listener> {
-        self.give_up(GiveUp::HandOver);
+        self.give_up(GiveUp::HandOver, None);
         std::mem::take(&mut self.gate.orders.lock().handed_over)
     }
 
-    fn give_up(&self, how: GiveUp) {
+    fn give_up(&self, how: GiveUp, by: Option<Instant>) {
         let mut orders = self.gate.orders.lock();
         orders.give_up.get_or_insert(how);
         self.gate.bell.ring();
         while !orders.done {
-            self.gate.given_up.wait(&mut orders);
+            let Some(by) = by else {
+                self.gate.given_up.wait(&mut orders);
+                continue;
+            };
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.gate.given_up.wait_for(&mut orders, left);
         }
     }
 
-    /// Ends the thread.
-    pub(super) fn end(&self) {
-        let Some(thread) = self.thread.lock().take() else {
-            return;
-        };
-        self.close();
-        self.gate.orders.lock().end = true;
+    /// Ends the thread, as far as no `refuse` blocks; else it is returned.
+    pub(super) fn end(&self, by: Instant) -> Vec<Left> {
+        let mut orders = self.gate.orders.lock();
+        orders.give_up.get_or_insert(GiveUp::Close);
+        orders.end = true;
+        drop(orders);
         self.gate.bell.ring();
-        // An error is a panic of ours, which the panic hook has reported.
-        let _ = thread.join();
+        self.threads.join_all(by)
     }
 }
 
 impl Drop for Accepting {
     fn drop(&mut self) {
-        self.end();
+        self.end(Instant::now() + Duration::from_secs(1));
     }
 }
 

@@ -2,17 +2,15 @@
 //! that needs nothing of a pool that is stuck.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::accept::Accepting;
 use super::registry::Registry;
 use super::thread_per_connection::ThreadPerConnection;
 use super::watch::{Looks, Watching};
-use super::{DrainReport, Runner, Server, ServerHandle, finish};
+use super::{Core, Runner, ServerHandle};
 use crate::config::{Limits, ThreadPerConnectionConfig};
 use crate::error::BuildError;
-use crate::handler::CloseReason;
 
 /// Through which kind of listener a connection came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +26,7 @@ pub(super) struct Part {
     runner: Runner,
     watching: Watching,
     /// As that of the server.
-    draining: AtomicBool,
+    pub(super) draining: AtomicBool,
 }
 
 /// A side of a server, of either kind.
@@ -36,23 +34,26 @@ pub(super) struct Part {
 pub(super) struct PartRef<'a> {
     pub(super) registry: &'a Arc<Registry>,
     pub(super) runner: &'a Runner,
+    pub(super) watching: &'a Watching,
     pub(super) draining: &'a AtomicBool,
 }
 
 impl ServerHandle {
     pub(super) fn part(&self, side: Side) -> PartRef<'_> {
-        let core = &*self.0;
-        match &core.admin {
-            Some(part) if side == Side::Admin => PartRef {
-                registry: &part.registry,
-                runner: &part.runner,
-                draining: &part.draining,
-            },
-            _ => PartRef {
-                registry: &core.registry,
-                runner: &core.runner,
-                draining: &core.draining,
-            },
+        match &self.0.admin {
+            Some(part) if side == Side::Admin => part.as_ref(),
+            _ => self.0.main(),
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn main(&self) -> PartRef<'_> {
+        PartRef {
+            registry: &self.registry,
+            runner: &self.runner,
+            watching: &self.watching,
+            draining: &self.draining,
         }
     }
 }
@@ -105,43 +106,22 @@ impl Part {
         }
     }
 
-    /// Ends it, within the time that a drain gives those whose deadline has passed.
-    pub(super) fn end(&self, accepting: Option<Accepting>, report: &mut DrainReport) {
-        self.draining.store(true, Relaxed);
-        if let Some(accepting) = &accepting {
-            accepting.close();
+    pub(super) fn as_ref(&self) -> PartRef<'_> {
+        PartRef {
+            registry: &self.registry,
+            runner: &self.runner,
+            watching: &self.watching,
+            draining: &self.draining,
         }
-        let by = Instant::now() + Server::KILL_GRACE;
-        if !finish(&self.registry, &self.runner, by) {
-            for shared in self.registry.all() {
-                shared.cancel(CloseReason::Killed);
-            }
-            self.registry
-                .wait_empty(Instant::now() + Server::KILL_GRACE);
-        }
-        report.abandoned_threads += self.stop();
-        let left = self.registry.all();
-        report.abandoned.extend(left.iter().map(|s| s.id()));
-    }
-
-    /// Returns how many threads are left.
-    fn stop(&self) -> usize {
-        let by = Instant::now() + Server::KILL_GRACE;
-        self.watching.stop();
-        let left = match &self.runner {
-            Runner::Thread(threads) => {
-                threads.stop();
-                threads.join(by)
-            }
-            Runner::Pool(_) => 0,
-        };
-        left + self.watching.join(by)
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // After an `end` nobody is left. Without one the server could not be built.
-        self.stop();
+        // After a drain nobody is left. Without one the server could not be built.
+        if let Runner::Thread(threads) = &self.runner {
+            threads.stop();
+            threads.join(Instant::now() + Duration::from_secs(1));
+        }
     }
 }

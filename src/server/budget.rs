@@ -39,7 +39,8 @@ impl HalfCommands {
 
     /// Which are to be closed, so that the others take no more than `budget`: the largest. Taken off at once, so
     /// that nobody else is chosen for what these are about to give back. `own` is whoever asks, whose bytes nobody
-    /// has been shown; of the others those that wait for the rest of a command.
+    /// has been shown; of the others those that wait for the rest of a command, or have sent some behind a reply that they do
+    /// not take.
     pub(crate) fn weed(
         &self,
         own: ConnId,
@@ -51,7 +52,9 @@ impl HalfCommands {
         if self.bytes() <= budget {
             return Vec::new();
         }
-        let waits = |shared: &Shared| shared.id() == own || shared.state() == ConnState::Reading;
+        let waits = |shared: &Shared| {
+            shared.id() == own || matches!(shared.state(), ConnState::Reading | ConnState::Flushing)
+        };
         let mut largest: Vec<_> = all()
             .into_iter()
             .filter(|shared| shared.held_input() > 0 && waits(shared) && !shared.is_cancelled())

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::threads::Threads;
+use super::threads::{Left, Threads};
 use crate::event::{Event, EventKind};
 use crate::sync::{Condvar, Mutex};
 
@@ -141,10 +141,11 @@ impl Events {
     }
 
     /// What has happened is told, and nothing after it. Waits for that, but not for long.
-    pub(crate) fn end(&self) {
+    /// Its thread is returned if it has not ended.
+    pub(crate) fn end(&self) -> Vec<Left> {
         self.queue.lock().ended = true;
         self.bell.notify_one();
-        self.thread.join_all(Instant::now() + PATIENCE);
+        self.thread.join_all(Instant::now() + PATIENCE)
     }
 
     fn run(&self, count_panic: impl Fn()) {

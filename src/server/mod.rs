@@ -4,12 +4,15 @@ mod accept;
 mod admin;
 pub(crate) mod bed;
 mod budget;
+mod drain;
 pub(crate) mod events;
+pub(crate) mod linger;
 mod listen;
 mod pool;
 mod reconfigure;
 pub(crate) mod registry;
 mod see;
+pub(crate) mod tally;
 mod thread_per_connection;
 mod threads;
 mod watch;
@@ -19,12 +22,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::config::{Limits, Scheduler};
 use crate::conn::{Conn, ConnHandle, ConnId, Shared};
 use crate::error::{AttachError, BuildError};
-use crate::event::{Event, EventKind};
+use crate::event::Event;
 use crate::handler::{CloseReason, Handler, Refusal};
 use crate::os::bell::Bell;
 use crate::os::clock::Clock;
@@ -35,7 +37,10 @@ use crate::sync::Mutex;
 
 use accept::{Accepting, Listening};
 use admin::{Part, Side};
+use drain::Ending;
+pub use drain::{AbandonedThread, Drain, DrainReport};
 use events::{Events, Hook};
+use linger::Linger;
 use listen::Record;
 pub use listen::{Listen, ListenerInfo, ListenerState};
 use pool::Pool;
@@ -176,6 +181,14 @@ impl ServerBuilder {
         let events = Arc::new(Events::new(self.on_event));
         let registry = Arc::new(Registry::new(clock, Arc::clone(&main_bell), events));
         let settings = Settings::new(self.scheduler, self.limits);
+        let linger = Linger::start(
+            settings.limits.max_lingering,
+            settings.limits.linger_timeout,
+        )
+        .map_err(|source| BuildError::Resources {
+            what: "a thread and its poller",
+            source,
+        })?;
         let admin = if bound.iter().any(|(.., side, _)| *side == Side::Admin) {
             let bell = bell()?;
             let registry = Arc::new(registry.beside(Arc::clone(&bell)));
@@ -201,6 +214,8 @@ impl ServerBuilder {
             settings: Mutex::new(settings),
             runner,
             watching,
+            linger,
+            ending: Ending::default(),
             draining: AtomicBool::new(false),
             admin,
             records: bound.iter().map(|(_, r, ..)| Arc::clone(r)).collect(),
@@ -211,6 +226,7 @@ impl ServerBuilder {
             handle,
             accepting: None,
             admin_accepting: None,
+            ended: false,
         };
         server.tell_events()?;
         let mut main = Vec::new();
@@ -287,6 +303,8 @@ struct Core {
     settings: Mutex<Settings>,
     runner: Runner,
     watching: Watching,
+    linger: Linger,
+    ending: Ending,
     /// Relaxed: it only refuses early. A connection that misses it is drained by its scheduler, or
     /// given back by one that has stopped.
     draining: AtomicBool,
@@ -302,15 +320,10 @@ pub struct Server {
     addrs: Vec<LocalAddr>,
     accepting: Option<Accepting>,
     admin_accepting: Option<Accepting>,
+    ended: bool,
 }
 
 impl Server {
-    /// How long dropping a server waits for running commands.
-    pub const DROP_DEADLINE: Duration = Duration::from_secs(5);
-
-    /// After the deadline of a drain: how long killed connections, and then threads, are waited for.
-    const KILL_GRACE: Duration = Duration::from_secs(1);
-
     /// Starts putting a server together.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
@@ -351,119 +364,6 @@ impl Server {
                 source,
             })
     }
-
-    /// Ends the server in stages, and says who was left at each.
-    ///
-    /// First it stops accepting and closes the idle connections; what they had sent is answered
-    /// before. Running commands, and those whose first half has arrived, may finish until
-    /// `deadline` has passed; then what is left is killed, and after one more second abandoned. Then
-    /// every thread is joined that ends within one more second; the others are reported. No handler
-    /// can delay this call beyond `deadline` and three seconds; a `refuse` that blocks, against its
-    /// contract, or the destructor of a thread-local can.
-    pub fn drain(mut self, deadline: Duration) -> DrainReport {
-        self.end(deadline)
-    }
-
-    fn end(&mut self, deadline: Duration) -> DrainReport {
-        let begun = Instant::now();
-        let core = Arc::clone(&self.handle.0);
-        // Before the listeners close: who waits in a backlog is told.
-        core.draining.store(true, Relaxed);
-        let accepting = self.accepting.take();
-        if let Some(accepting) = &accepting {
-            accepting.close();
-        }
-        let open = core.registry.len();
-        core.tell_drain("accepting stopped");
-        let finish_by = begun + deadline.min(Duration::from_secs(u64::from(u32::MAX)));
-        let finished = finish(&core.registry, &core.runner, finish_by);
-        let mut report = DrainReport {
-            finished: open,
-            ..DrainReport::default()
-        };
-        if !finished {
-            let left = core.registry.all();
-            report.killed = left.len();
-            report.finished = open.saturating_sub(left.len());
-            core.tell_drain("time is over, killing");
-            for shared in left {
-                shared.cancel(CloseReason::Killed);
-            }
-            core.registry.wait_empty(Instant::now() + Self::KILL_GRACE);
-        }
-        let join_by = finish_by.max(Instant::now()) + Self::KILL_GRACE;
-        core.watching.stop();
-        report.abandoned_threads = match &core.runner {
-            Runner::Pool(pool) => {
-                pool.stop();
-                pool.join(join_by)
-            }
-            Runner::Thread(threads) => {
-                threads.stop();
-                threads.join(join_by)
-            }
-        };
-        report.abandoned_threads += core.watching.join(join_by);
-        report.abandoned = core.registry.all().iter().map(|s| s.id()).collect();
-        // Those who look after the server could do so to the end.
-        if let Some(part) = &core.admin {
-            part.end(self.admin_accepting.take(), &mut report);
-        }
-        // It has watched over the logins.
-        drop(accepting);
-        report.killed = report.killed.saturating_sub(report.abandoned.len());
-        core.tell_drain("ended");
-        core.registry.events().end();
-        report.elapsed = begun.elapsed();
-        report
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // After `drain` there is nothing left, and this returns at once.
-        if !self.handle.0.draining.load(Relaxed) {
-            self.end(Self::DROP_DEADLINE);
-        }
-    }
-}
-
-/// What became of the connections of a server that was drained.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct DrainReport {
-    /// Connections that were idle, or finished in time.
-    pub finished: usize,
-    /// Connections that were killed at the deadline.
-    pub killed: usize,
-    /// Connections whose handler did not return even then.
-    pub abandoned: Vec<ConnId>,
-    /// Threads that had not ended: those of abandoned connections, which go on until the handler
-    /// returns.
-    pub abandoned_threads: usize,
-    /// How long it took.
-    pub elapsed: Duration,
-}
-
-impl DrainReport {
-    /// Whether every connection finished in time and every thread was joined.
-    pub fn clean(&self) -> bool {
-        self.killed == 0 && self.abandoned.is_empty() && self.abandoned_threads == 0
-    }
-}
-
-impl fmt::Display for DrainReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "drained in {:?}: {} finished, {} killed, {} abandoned; {} threads left",
-            self.elapsed,
-            self.finished,
-            self.killed,
-            self.abandoned.len(),
-            self.abandoned_threads
-        )
-    }
 }
 
 /// Reaches a server from anywhere, for as long as it runs and harmlessly afterwards.
@@ -474,6 +374,11 @@ impl ServerHandle {
     /// The listeners, in the order in which they were given to the builder, and what they are doing now.
     pub fn listeners(&self) -> Vec<ListenerInfo> {
         self.0.records.iter().map(|record| record.info()).collect()
+    }
+
+    /// Where closed sockets stay for a moment.
+    pub(crate) fn linger(&self) -> &Linger {
+        &self.0.linger
     }
 
     /// The threads that run connections.
@@ -530,8 +435,8 @@ impl ServerHandle {
                 discard(payload);
                 self.part(side).registry.count_panic();
             } else {
-                // A fresh socket takes a short message; if this one does not, nothing is lost.
-                Socket::accepted(refused.stream).say_last(&out);
+                let socket = Socket::accepted(refused.stream);
+                self.0.linger.close_socket(socket, out);
             }
         }
     }
@@ -619,29 +524,21 @@ fn given_back(socket: Socket, why: Refusal) -> AttachError {
     }
 }
 
-impl Core {
-    fn tell_drain(&self, stage: &'static str) {
-        let left = self.registry.len();
-        self.registry.tell(EventKind::Drain { stage, left });
+/// Closes connections whose scheduler has ended, on a thread of their own.
+fn abandon(left: Vec<Box<dyn Connection>>, why: CloseReason, threads: &Arc<Threads>) {
+    if left.is_empty() {
+        return;
     }
+    let there = Arc::clone(threads);
+    // Without a thread they are dropped: their sockets close, and nobody is told.
+    let _ = threads.spawn("tgp-close".into(), CLOSE_STACK, move || {
+        for mut served in left {
+            there.serves(served.conn().id());
+            served.abandon(why);
+            discard(served);
+            there.serves_nobody();
+        }
+    });
 }
 
-/// Lets every connection come to its end. False: the time was over first.
-fn finish(registry: &Registry, runner: &Runner, by: Instant) -> bool {
-    match runner {
-        Runner::Pool(pool) => {
-            pool.drain();
-            registry.wait_empty(by)
-        }
-        Runner::Thread(threads) => loop {
-            threads.drain();
-            let soon = Instant::now() + Duration::from_millis(5);
-            if registry.wait_empty(soon.min(by)) {
-                return true;
-            }
-            if Instant::now() >= by {
-                return false;
-            }
-        },
-    }
-}
+const CLOSE_STACK: usize = 2 * 1024 * 1024;

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::abandon;
 use super::registry::Registry;
-use super::threads::Threads;
+use super::threads::{Left, Threads};
 use crate::config::{Limits, Policy, PoolConfig};
 use crate::conn::{self, ConnId, Shared};
 use crate::error::BuildError;
@@ -58,11 +58,16 @@ impl Task<Registrar> for Box<dyn Connection> {
             return;
         }
         let threads = Arc::clone(self.conn().server().threads());
+        let id = self.conn().id();
         let cell = Arc::new(Mutex::new(Some(self)));
         let taken = Arc::clone(&cell);
+        let there = Arc::clone(&threads);
         let spawned = threads.spawn("tgp-detached".into(), DETACHED_STACK, move || {
-            if let Some(mut connection) = taken.lock().take() {
+            let connection = taken.lock().take();
+            if let Some(mut connection) = connection {
+                there.serves(id);
                 connection.run_detached();
+                there.serves_nobody();
             }
         });
         if spawned.is_err()
@@ -156,22 +161,21 @@ impl port::Threads for Workers {
         let registry = Arc::clone(&self.registry);
         let cpus = self.cpus.clone();
         let ids = Arc::clone(&self.ids[index]);
-        // Linux shows 15 bytes.
-        let name = format!("tgp-g{index}-w{}", worker.index());
-        self.threads.spawn(name, self.stack_size, move || {
-            if let Some(cpus) = cpus {
-                cpus.pin_to(index);
-            }
-            ids.lock()
-                .insert(worker.index(), ThreadId::of_this_thread());
-            wait::install(Arc::new(Seat {
-                group: Arc::clone(&group),
-                worker,
-                registry,
-                boosted: Mutex::default(),
-            }));
-            group.work(worker);
-        })
+        self.threads
+            .spawn(name(index, worker), self.stack_size, move || {
+                if let Some(cpus) = cpus {
+                    cpus.pin_to(index);
+                }
+                ids.lock()
+                    .insert(worker.index(), ThreadId::of_this_thread());
+                wait::install(Arc::new(Seat {
+                    group: Arc::clone(&group),
+                    worker,
+                    registry,
+                    boosted: Mutex::default(),
+                }));
+                group.work(worker);
+            })
     }
 
     fn is_blocked(&self, index: usize, worker: WorkerId) -> bool {
@@ -214,8 +218,13 @@ impl port::Threads for Workers {
     }
 }
 
-const CLOSE_STACK: usize = 2 * 1024 * 1024;
 const DETACHED_STACK: usize = 2 * 1024 * 1024;
+const MONITOR_STACK: usize = 2 * 1024 * 1024;
+
+/// What a worker's thread is called; Linux shows 15 bytes.
+fn name(group: usize, worker: WorkerId) -> String {
+    format!("tgp-g{group}-w{}", worker.index())
+}
 
 /// The time between two looks of the monitor.
 fn tick(config: &PoolConfig) -> Duration {
@@ -231,7 +240,8 @@ pub(crate) struct Pool {
     groups: Vec<Arc<PoolGroup>>,
     bell: Arc<Bell>,
     threads: Arc<Threads>,
-    monitor: Mutex<Option<JoinHandle<()>>>,
+    /// The monitor's; apart from those that run connections.
+    monitor: Arc<Threads>,
     settings: Arc<Settings>,
     /// Of connections that are opened from now on.
     budget: Mutex<Budget>,
@@ -271,14 +281,13 @@ impl Pool {
             groups,
             bell: Arc::clone(&bell),
             threads,
-            monitor: Mutex::new(None),
+            monitor: Arc::default(),
             settings: Arc::clone(&settings),
             budget: Mutex::new(Budget::of(config)),
         };
         let started = pool.first_workers(&workers).and_then(|()| {
-            std::thread::Builder::new()
-                .name("tgp-monitor".into())
-                .spawn(move || {
+            pool.monitor
+                .spawn("tgp-monitor".into(), MONITOR_STACK, move || {
                     Monitor {
                         groups: &workers.groups,
                         bell: &bell,
@@ -289,14 +298,11 @@ impl Pool {
                 })
         });
         match started {
-            Ok(monitor) => {
-                *pool.monitor.lock() = Some(monitor);
-                Ok(pool)
-            }
+            Ok(()) => Ok(pool),
             Err(error) => {
-                pool.stop();
-                pool.threads
-                    .join_all(Instant::now() + Duration::from_secs(10));
+                let by = Instant::now() + Duration::from_secs(10);
+                pool.stop(by);
+                pool.threads.join_all(by);
                 Err(refused("a thread")(error))
             }
         }
@@ -331,39 +337,49 @@ impl Pool {
         *self.budget.lock()
     }
 
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain(&self, spare: bool) {
         for group in &self.groups {
-            group.drain();
+            group.drain(spare);
         }
     }
 
-    /// Sends every worker home and ends the monitor.
-    pub(crate) fn stop(&self) {
+    /// Ends the monitor, if it can be done by then, and sends every worker home.
+    pub(crate) fn stop(&self, by: Instant) -> Vec<Left> {
         self.bell.stop();
-        if let Some(monitor) = self.monitor.lock().take() {
-            // An error is a panic of ours, which the panic hook has reported.
-            let _ = monitor.join();
-        }
+        let left = self.monitor.join_all(by);
         for group in &self.groups {
             group.stop();
         }
+        left
     }
 
     /// Closes the connections that no worker came for, on a thread of their own, and joins all
-    /// threads. Returns how many had not ended when the time was over.
-    pub(crate) fn join(&self, deadline: Instant) -> usize {
-        let left: Vec<_> = self.groups.iter().flat_map(|g| g.leftovers()).collect();
-        if !left.is_empty() {
-            let close = move || {
-                for mut served in left {
-                    served.abandon(CloseReason::Killed);
-                    discard(served);
-                }
-            };
-            // Without a thread they are dropped: their sockets close, and nobody is told.
-            let _ = self.threads.spawn("tgp-close".into(), CLOSE_STACK, close);
-        }
+    /// threads. Returns those that had not ended when the time was over.
+    pub(crate) fn join(&self, deadline: Instant) -> Vec<Left> {
+        let left = self.groups.iter().flat_map(|g| g.leftovers()).collect();
+        abandon(left, CloseReason::Killed, &self.threads);
         self.threads.join_all(deadline)
+    }
+
+    /// Whose command each worker runs, by the names of their threads. `all`: the connections.
+    pub(crate) fn running(&self, all: &[Arc<Shared>]) -> HashMap<String, ConnId> {
+        let ids = self.ids(all);
+        let mut running = HashMap::new();
+        for (group, g) in self.groups.iter().enumerate() {
+            for (worker, key) in g.running() {
+                if let Some(id) = ids.get(&(group, key.to_token())) {
+                    running.insert(name(group, worker), *id);
+                }
+            }
+        }
+        running
+    }
+
+    /// Who is who, by group and token.
+    fn ids(&self, all: &[Arc<Shared>]) -> HashMap<(usize, usize), ConnId> {
+        all.iter()
+            .filter_map(|shared| Some(((self.group_of(shared.id()), shared.token()?), shared.id())))
+            .collect()
     }
 
     pub(crate) fn threads(&self) -> &Arc<Threads> {

@@ -146,6 +146,9 @@ impl ServerHandle {
             return Err(Rejected::Fixed(fixed));
         }
         changed.extend(settings.limits.changes(&limits));
+        self.0
+            .linger
+            .set(limits.max_lingering, limits.linger_timeout);
         match (&self.0.runner, &scheduler) {
             (Runner::Pool(pool), Scheduler::Pool(config)) => pool.reconfigure(config, &limits),
             (Runner::Thread(threads), Scheduler::ThreadPerConnection(config)) => {

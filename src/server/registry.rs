@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::HalfCommands;
 use super::events::Events;
+use super::tally::Tally;
 use super::watch::Watch;
 use crate::config::Limits;
 use crate::conn::{CancelCounts, ConnId, Shared};
@@ -145,8 +146,9 @@ const EXPIRED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Registry {
     live: Mutex<Live>,
-    /// Notified when the last connection has ended.
+    /// Notified when the last connection has ended, and when whoever waits for that is to look again.
     empty: Condvar,
+    tally: Tally,
     /// Wakes the accept thread; rung for one that was attached and logs in, and for a vacancy.
     bell: Arc<Bell>,
     /// The accept thread has no descriptor, and wants to know when one may have become free; and one has.
@@ -208,6 +210,7 @@ impl Registry {
             bell,
             wanting: AtomicBool::new(false),
             vacancy: AtomicBool::new(false),
+            tally: Tally::default(),
             clock,
             login_clock: AtomicU64::new(0),
             next_id,
@@ -373,6 +376,7 @@ impl Registry {
 
     pub(crate) fn closed(&self, shared: &Shared, why: &CloseReason) {
         self.closes[why.index()].fetch_add(1, Relaxed);
+        self.tally.closed(shared, *why);
         let commands = shared.commands.load(Relaxed);
         self.commands.fetch_add(commands, Relaxed);
         self.remove(shared.id());
@@ -407,11 +411,23 @@ impl Registry {
         }
     }
 
+    /// How connections have ended since a drain began.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whoever waits until nobody is connected looks at his deadline again.
+    pub(crate) fn look_again(&self) {
+        // Whoever has looked under this lock sleeps by now.
+        drop(self.live.lock());
+        self.empty.notify_all();
+    }
+
     /// Waits until nobody is connected. False: the time was over first.
-    pub(crate) fn wait_empty(&self, deadline: Instant) -> bool {
+    pub(crate) fn wait_empty(&self, deadline: impl Fn() -> Instant) -> bool {
         let mut live = self.live.lock();
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline().saturating_duration_since(Instant::now());
             if live.map.is_empty() || left.is_zero() {
                 return live.map.is_empty();
             }

@@ -28,10 +28,13 @@ impl ServerHandle {
     pub fn stats(&self) -> Stats {
         let core = &self.0;
         let (threads, threads_peak, spawn_failures) = core.runner.threads().counts();
+        let (lingering, not_lingered) = core.linger.counts();
         let mut stats = Stats {
             threads,
             threads_peak,
             spawn_failures,
+            lingering,
+            not_lingered,
             ..core.registry.stats()
         };
         if let Some(part) = &core.admin {
@@ -303,7 +306,7 @@ impl Look {
         (info.state, info.since) = match conn.seen.phase {
             Phase::Idle { in_command: false } => (Activity::Idle, at_rest),
             Phase::Idle { in_command: true } => (Activity::Reading, at_rest),
-            Phase::Flushing => (Activity::Flushing, at_rest),
+            Phase::Flushing { .. } => (Activity::Flushing, at_rest),
             Phase::Parked => (Activity::Parked, at_rest),
             Phase::Queued { .. } => {
                 // Looked at before: it may have been queued since.

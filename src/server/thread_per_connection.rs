@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::abandon;
 use super::bed::Bed;
 use super::registry::{ConnState, Registry};
-use super::threads::Threads;
+use super::threads::{Left, Threads};
 use crate::config::ThreadPerConnectionConfig;
 use crate::conn::{ConnId, Desk, Shared, Waiting};
 use crate::event::EventKind;
@@ -236,8 +237,10 @@ impl ThreadPerConnection {
     /// look at the clock, but for one turn in some. Deadlines are the [`watch`](super::watch)'s.
     fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
         let bed = Bed::new();
+        self.threads.serves(served.conn().id());
         let place: Weak<Bed> = Arc::downgrade(&bed);
         served.conn().shared().place(place);
+        served.conn().shared().receives();
         served.conn().shared().placed(0);
         let mut cause = Cause {
             now: Some(Nanos(self.registry.now())),
@@ -260,6 +263,7 @@ impl ThreadPerConnection {
         if served.is_detached() {
             served.run_detached();
         }
+        self.threads.serves_nobody();
         served.conn().give_back(desk);
         // The last of its handler may go with it.
         discard(served);
@@ -278,11 +282,11 @@ impl ThreadPerConnection {
         turn
     }
 
-    /// Tells connections that are idle between two commands that no more will be read from them.
-    /// Called again and again during a drain: each other one is found idle some time.
-    pub(crate) fn drain(&self) {
+    /// Tells connections that are idle between two commands (`spare`: but not in a transaction) that no
+    /// more will be read from them. Called again and again during a drain: each other one is found idle some time.
+    pub(crate) fn drain(&self, spare: bool) {
         for shared in self.registry.all() {
-            if shared.state() == ConnState::Idle {
+            if shared.state() == ConnState::Idle && !(spare && shared.is_in_transaction()) {
                 shared.end_input(CloseReason::Draining);
             }
         }
@@ -305,13 +309,12 @@ impl ThreadPerConnection {
         let left = std::mem::take(&mut cache.waiting);
         drop(cache);
         self.bed.notify_all();
-        for (_, mut served, _) in left {
-            served.abandon(CloseReason::Draining);
-            discard(served);
-        }
+        let left = left.into_iter().map(|(_, served, _)| served).collect();
+        abandon(left, CloseReason::Killed, &self.threads);
     }
 
-    pub(crate) fn join(&self, deadline: Instant) -> usize {
+    /// Returns the threads that had not ended when the time was over.
+    pub(crate) fn join(&self, deadline: Instant) -> Vec<Left> {
         self.threads.join_all(deadline)
     }
 

@@ -1,11 +1,12 @@
-//! Every thread that runs connections: named, counted, joined.
+//! Every thread that runs connections: named, counted, joined or named at the end.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Instant;
 
+use crate::id::ConnId;
 use crate::os::affinity::Cpus;
 use crate::sync::{Condvar, Mutex};
 
@@ -29,6 +30,15 @@ struct Pen {
     done: Vec<u64>,
     peak: usize,
     failures: u64,
+    /// Whose connection a thread has, where it keeps it for longer than a turn.
+    serves: HashMap<ThreadId, ConnId>,
+}
+
+/// A thread that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) name: String,
+    pub(crate) serves: Option<ConnId>,
 }
 
 impl Pen {
@@ -36,6 +46,16 @@ impl Pen {
         let done = std::mem::take(&mut self.done);
         done.iter()
             .filter_map(|id| self.running.remove(id))
+            .collect()
+    }
+
+    fn left(&self) -> Vec<Left> {
+        let threads = self.running.values().map(JoinHandle::thread);
+        threads
+            .map(|thread| Left {
+                name: thread.name().unwrap_or_default().to_owned(),
+                serves: self.serves.get(&thread.id()).copied(),
+            })
             .collect()
     }
 
@@ -91,9 +111,18 @@ impl Threads {
         result
     }
 
-    /// Waits until all have ended, and joins them. Returns how many had not when the time was over:
-    /// those are left to themselves.
-    pub(crate) fn join_all(&self, deadline: Instant) -> usize {
+    /// The calling thread runs this connection until [`serves_nobody`](Self::serves_nobody).
+    pub(crate) fn serves(&self, id: ConnId) {
+        self.pen.lock().serves.insert(thread::current().id(), id);
+    }
+
+    pub(crate) fn serves_nobody(&self) {
+        self.pen.lock().serves.remove(&thread::current().id());
+    }
+
+    /// Waits until all have ended, and joins them. Returns those that had not when the time was over:
+    /// they are left to themselves.
+    pub(crate) fn join_all(&self, deadline: Instant) -> Vec<Left> {
         let mut pen = self.pen.lock();
         loop {
             let ended = pen.take_done();
@@ -105,7 +134,7 @@ impl Threads {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if pen.running.is_empty() || left.is_zero() {
-                return pen.running.len();
+                return pen.left();
             }
             self.ended.wait_for(&mut pen, left);
         }

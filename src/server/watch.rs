@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::registry::{ConnState, Registry};
-use super::threads::Threads;
+use super::threads::{Left, Threads};
 use crate::command::Cause;
 use crate::config::{HangUp, Limits};
 use crate::conn::Shared;
@@ -161,9 +161,9 @@ impl Watching {
         self.registry.watch().stop();
     }
 
-    /// After [`stop`](Self::stop): waits until it has ended, for a moment at least. Returns how many threads
+    /// After [`stop`](Self::stop): waits until it has ended, for a moment at least. Returns the threads that
     /// are left then: one, if it is in a callback that blocks.
-    pub(crate) fn join(&self, deadline: Instant) -> usize {
+    pub(crate) fn join(&self, deadline: Instant) -> Vec<Left> {
         const MOMENT: Duration = Duration::from_millis(100);
         self.thread.join_all(deadline.max(Instant::now() + MOMENT))
     }

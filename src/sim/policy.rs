@@ -126,7 +126,7 @@ impl Policy {
     }
 
     pub(super) fn drain(&mut self, now: u64) -> (Asks, bool) {
-        let actions = self.state.drain(Nanos(now));
+        let actions = self.state.drain(false, Nanos(now));
         self.book.drained(now);
         self.asks(actions, now)
     }

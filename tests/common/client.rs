@@ -199,14 +199,13 @@ impl Client {
         assert_eq!(self.ask("ECHO ping"), "ping");
     }
 
-    /// Everything up to the end that the server makes. A reset is an end too.
+    /// Everything up to the end that the server makes, which is no reset.
     #[track_caller]
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
-        match self.reader.read_to_end(&mut rest) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-            Err(error) => panic!("reading to the end: {error}"),
+        if let Err(error) = self.reader.read_to_end(&mut rest) {
+            let rest = String::from_utf8_lossy(&rest[rest.len().saturating_sub(200)..]);
+            panic!("reading to the end: {error}, after {rest:?}");
         }
         String::from_utf8(rest).expect("the server's words are text")
     }
@@ -244,6 +243,24 @@ impl Client {
                 at + n
             );
             at += n;
+        }
+    }
+
+    /// Whether not even a byte can be sent.
+    pub(crate) fn is_refused_a_byte(&mut self) -> bool {
+        self.reader.get_mut().write_all(b"x").is_err()
+    }
+
+    /// The same connection, for another thread to send on.
+    #[track_caller]
+    pub(crate) fn twin(&self) -> Self {
+        let socket = match self.socket() {
+            Socket::Tcp(tcp) => tcp.try_clone().map(Socket::Tcp),
+            Socket::Unix(unix) => unix.try_clone().map(Socket::Unix),
+        };
+        Self {
+            id: self.id,
+            reader: BufReader::new(socket.expect("a descriptor")),
         }
     }
 

@@ -34,6 +34,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `LISTENER` | | the listener's index |
 /// | `COUNT word` | | how many commands of that name have begun |
 /// | `BIG n` | | n bytes of [`PATTERN`] and a line end |
+/// | `IGNORE n` | does not care whether its reply can be sent | as `BIG` |
 /// | `BURN ms` | keeps a CPU busy | `burnt` |
 /// | `SPIN gate` | keeps a CPU busy until the gate is open | `spun` |
 /// | `LONG gate` | the same, and says beforehand that it is long | `spun` |
@@ -50,6 +51,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `AGAIN n` | asks n times to run again | `again`, n |
 /// | `KILL` | kills its own connection | `killed` |
 /// | `KILL id` | kills a connection | `true` if there was one |
+/// | `SHUTDOWN ms` | asks for a drain within so long | `true` if nobody had before |
 /// | `PANIC` | panics | |
 /// | `PANIC WAITING` | panics in a reported wait | |
 /// | `PANIC IN callback` | the session's `woken`, `farewell`, `close` or `drop` will | `will` |
@@ -263,6 +265,12 @@ impl Stage {
                 }
                 String::new()
             }
+            "IGNORE" => {
+                for _ in 0..number()? / PATTERN.len() as u64 {
+                    let _ = conn.write_all(&PATTERN);
+                }
+                return Ok(Next::input());
+            }
             "BURN" => {
                 let begun = Instant::now();
                 let time = Duration::from_millis(number()?);
@@ -383,6 +391,10 @@ impl Stage {
                 assert!(conn.handle().kill(), "one that runs is alive");
                 assert!(conn.is_cancelled());
                 "killed".to_owned()
+            }
+            "SHUTDOWN" => {
+                let within = Duration::from_millis(number()?);
+                conn.server().shutdown(within).to_string()
             }
             "PANIC" if rest.is_empty() => panic!("told to"),
             "PANIC" if rest == "WAITING" => {

@@ -2,5 +2,6 @@
 
 pub(crate) mod bell;
 pub(crate) mod listener;
+pub(crate) mod lookout;
 pub(crate) mod poller;
 pub(crate) mod socket;

@@ -144,20 +144,6 @@ impl Socket {
         )?)
     }
 
-    /// The last words to a client that is not served: sent as far as they fit, without blocking. What it
-    /// has sent is read first, lest the kernel answer it with a reset that overtakes them.
-    pub(crate) fn say_last(&self, words: &[u8]) {
-        let _ = self.write_now(words);
-        self.shutdown(Shutdown::Write);
-        let mut sink = [0; 4096];
-        for _ in 0..4 {
-            match self.read_now(&mut sink, false) {
-                Ok(got) if got.bytes > 0 => {}
-                _ => break,
-            }
-        }
-    }
-
     /// Waits until the socket is ready or broken. False: the time was over first.
     pub(crate) fn wait(&self, what: For, timeout: Duration) -> io::Result<bool> {
         let flags = match what {
