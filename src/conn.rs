@@ -54,6 +54,13 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
 
     /// That one has stopped waiting.
     fn unboost(&self, token: usize);
+
+    /// Whether its thread lies where it waits for more than its socket, and has heard all that it was
+    /// called for; `None`: it does not lie there.
+    #[cfg(feature = "test-util")]
+    fn has_heard(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// What is known of a connection outside its worker. Held by the connection and by the registry
@@ -1784,6 +1791,8 @@ impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // In pieces, so that one large write does not go beyond the bound.
         let n = bytes.len().min(4 * IO_CHUNK);
+        #[cfg(feature = "test-util")]
+        let n = n.min(self.link.shared.socket.most_written());
         self.push(&bytes[..n])?;
         Ok(n)
     }

@@ -4,3 +4,5 @@ pub(crate) mod bell;
 pub(crate) mod listener;
 pub(crate) mod poller;
 pub(crate) mod socket;
+#[cfg(feature = "test-util")]
+pub(crate) mod test_door;
