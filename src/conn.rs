@@ -20,7 +20,7 @@ use std::net::Shutdown;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::command::{Cause, Command, Registered, Verdict, Whose};
 use crate::config::{CRAMMED, IO_CHUNK, Limits, STRIDE};
@@ -57,6 +57,13 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
 
     /// That one has stopped waiting.
     fn unboost(&self, token: usize);
+
+    /// Whether its thread lies where it waits for more than its socket, and has heard all that it was
+    /// called for; `None`: it does not lie there.
+    #[cfg(feature = "test-util")]
+    fn has_heard(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// What is known of a connection outside its worker. Held by the connection and by the registry
@@ -1858,15 +1865,16 @@ impl Link {
     /// taken; when that has come to `max_input`, it has [`CRAMMED`] for taking anything. A handshake
     /// that has to come first goes on by what is read.
     fn send_waiting(&self, out: &mut OutBuf) -> io::Result<()> {
-        let (mut stride_at, mut stride_from) = (Instant::now(), self.sent.get());
-        let mut crammed_at: Option<Instant> = None;
+        let (mut stride_at, mut stride_from) = (self.registry.now(), self.sent.get());
+        let mut crammed_at: Option<u64> = None;
         loop {
             let before = self.sent.get();
             let to_shake = self.send_now(out)?;
             if to_shake && out.len() == 0 {
                 return Ok(());
             }
-            let (now, sent) = (Instant::now(), self.sent.get());
+            let (now, sent) = (self.registry.now(), self.sent.get());
+            let since = |then: u64| Duration::from_nanos(now - then);
             if sent - stride_from >= STRIDE {
                 (stride_at, stride_from) = (now, sent);
             }
@@ -1885,9 +1893,9 @@ impl Link {
                 true => (self.limits.read_timeout, CloseReason::ReadTimeout),
                 false => (self.limits.write_timeout, CloseReason::WriteTimeout),
             };
-            let mut left = timeout.saturating_sub(now - stride_at);
+            let mut left = timeout.saturating_sub(since(stride_at));
             if taken == Taken::Full {
-                let crammed = CRAMMED.saturating_sub(now - *crammed_at.get_or_insert(now));
+                let crammed = CRAMMED.saturating_sub(since(*crammed_at.get_or_insert(now)));
                 if crammed < left {
                     (left, why) = (crammed, CloseReason::PipelineTooLong);
                 }
@@ -2051,6 +2059,8 @@ impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // In pieces, so that one large write does not go beyond the bound.
         let n = bytes.len().min(4 * IO_CHUNK);
+        #[cfg(feature = "test-util")]
+        let n = n.min(self.link.shared.socket.most_written());
         self.push(&bytes[..n])?;
         Ok(n)
     }

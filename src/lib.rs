@@ -24,6 +24,8 @@ pub mod sim;
 mod stats;
 mod stream;
 mod sync;
+#[cfg(all(feature = "test-util", not(any(loom, shuttle))))]
+pub mod test_util;
 mod transport;
 pub mod wait;
 

@@ -239,6 +239,12 @@ pub(crate) fn install(place: Arc<dyn Place>) {
     });
 }
 
+/// The place of the calling thread.
+#[cfg(feature = "test-util")]
+pub(crate) fn place() -> Option<Arc<dyn Place>> {
+    WORKER.with(|w| w.get().map(|worker| Arc::clone(&worker.place)))
+}
+
 /// The command on this thread has ended. A guard that it leaked must not keep the wait open.
 pub(crate) fn command_ended() {
     WORKER.with(|w| {

@@ -223,7 +223,7 @@ fn paths_are_found_in_groups() {
 /// Which module may use which; what is not said may not be. `x::*` stands for all modules in `x`.
 /// First the words and contracts, then what decides, what acts, what is outside, and at last what
 /// users touch.
-const ARROWS: [(&str, &[&str]); 29] = [
+const ARROWS: [(&str, &[&str]); 30] = [
     ("id", &[]),
     ("sync", &[]),
     ("port", &[]),
@@ -351,6 +351,19 @@ const ARROWS: [(&str, &[&str]); 29] = [
         &["conn", "handler", "server::registry", "sync"],
     ),
     ("server::threads", &["id", "os::affinity", "sync"]),
+    // What users of the kit touch.
+    (
+        "test_util",
+        &[
+            "config",
+            "conn",
+            "handler",
+            "os::test_door",
+            "server",
+            "sync",
+            "wait",
+        ],
+    ),
     ("server::events", &["event", "server::threads", "sync"]),
     (
         "server",

@@ -312,6 +312,13 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         tick
     }
 
+    /// How often the monitor has looked at it; wraps.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn ticks(&self) -> u32 {
+        // Relaxed: what a tick does is seen under the group's lock.
+        self.ticks.load(Relaxed)
+    }
+
     fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
         self.guarded.lock().sched.next_deadline(now)
     }

@@ -6,6 +6,8 @@ pub(crate) mod thread_state;
 #[cfg(unix)]
 mod unix;
 
+#[cfg(all(unix, feature = "test-util"))]
+pub(crate) use unix::test_door;
 #[cfg(unix)]
 pub(crate) use unix::{bell, listener, lookout, poller, socket};
 

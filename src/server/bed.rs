@@ -37,6 +37,9 @@ struct Called {
     resumed: Ticket,
     /// Its `Resume` was dropped unused.
     dropped: bool,
+    /// The thread is here.
+    #[cfg(feature = "test-util")]
+    lies: bool,
     /// Made when it is needed first: a descriptor, which most connections do without.
     bell: Option<Arc<Bell>>,
 }
@@ -61,6 +64,15 @@ impl Bed {
         until: Nanos,
         registry: &Registry,
     ) -> Wake {
+        #[cfg(feature = "test-util")]
+        self.call(|called| called.lies = true);
+        let wake = self.lie(rest, socket, until, registry);
+        #[cfg(feature = "test-util")]
+        self.call(|called| called.lies = false);
+        wake
+    }
+
+    fn lie(&self, rest: Rest, socket: &Socket, until: Nanos, registry: &Registry) -> Wake {
         let mut wake = Wake::default();
         let awaited = match rest {
             Rest::Idle => Awaited {
@@ -174,6 +186,13 @@ impl conn::Place for Bed {
                 called.dropped = dropped;
             }
         });
+    }
+
+    #[cfg(feature = "test-util")]
+    fn has_heard(&self) -> Option<bool> {
+        let called = self.called.lock();
+        let heard = !(called.poked || called.interrupted);
+        called.lies.then_some(heard)
     }
 
     // Every connection has a thread here: nobody is queued.

@@ -13,6 +13,8 @@ mod reconfigure;
 pub(crate) mod registry;
 mod see;
 pub(crate) mod tally;
+#[cfg(feature = "test-util")]
+mod test_door;
 mod thread_per_connection;
 mod threads;
 mod watch;
@@ -31,6 +33,8 @@ use crate::handler::{CloseReason, Handler, Refusal};
 use crate::os::bell::Bell;
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
+#[cfg(feature = "test-util")]
+use crate::os::test_door::TestDoor;
 use crate::serve::{Budget, Connection, Served, discard};
 use crate::stream::{Listener, LocalAddr, Stream};
 use crate::sync::Mutex;
@@ -67,6 +71,8 @@ pub struct ServerBuilder {
     limits: Limits,
     listeners: Vec<Asked>,
     on_event: Option<Hook>,
+    #[cfg(feature = "test-util")]
+    test_door: Option<Arc<TestDoor>>,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -178,8 +184,10 @@ impl ServerBuilder {
         };
         let main_bell = bell()?;
         let clock = Clock::start();
+        #[cfg(feature = "test-util")]
+        let clock = self.test_door.as_ref().map_or(clock, |d| d.clock.clone());
         let events = Arc::new(Events::new(self.on_event));
-        let registry = Arc::new(Registry::new(clock, Arc::clone(&main_bell), events));
+        let registry = Arc::new(Registry::new(clock.clone(), Arc::clone(&main_bell), events));
         let settings = Settings::new(self.scheduler, self.limits);
         let linger = Linger::start(
             settings.limits.max_lingering,
@@ -201,7 +209,7 @@ impl ServerBuilder {
         let watching = Watching::start("tgp-watch", &registry, settings.looks())?;
         let runner = match &settings.scheduler {
             Scheduler::Pool(config) => {
-                Runner::Pool(Pool::start(config, &settings.limits, &registry, clock)?)
+                Runner::Pool(Pool::start(config, &settings.limits, &registry, &clock)?)
             }
             Scheduler::ThreadPerConnection(config) => Runner::Thread(ThreadPerConnection::new(
                 config.clone(),
@@ -219,6 +227,8 @@ impl ServerBuilder {
             draining: AtomicBool::new(false),
             admin,
             records: bound.iter().map(|(_, r, ..)| Arc::clone(r)).collect(),
+            #[cfg(feature = "test-util")]
+            test_door: self.test_door,
         }));
         // On failure it is dropped, which stops what has been started.
         let mut server = Server {
@@ -311,6 +321,8 @@ struct Core {
     /// What the admin listeners have for themselves.
     admin: Option<Part>,
     records: Vec<Arc<Record>>,
+    #[cfg(feature = "test-util")]
+    test_door: Option<Arc<TestDoor>>,
 }
 
 /// A running server. Dropping it drains it with a deadline of [`Server::DROP_DEADLINE`].
@@ -467,6 +479,8 @@ impl ServerHandle {
                 return Err(AttachError { stream, why });
             }
         };
+        #[cfg(feature = "test-util")]
+        let socket = self.of_test(socket);
         let shared = part
             .registry
             .admit(&limits, socket)

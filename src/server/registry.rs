@@ -195,7 +195,7 @@ impl Registry {
     /// Another one of the same server, for connections that count apart.
     pub(crate) fn beside(&self, bell: Arc<Bell>) -> Self {
         let (events, next_id) = (Arc::clone(&self.events), Arc::clone(&self.next_id));
-        Self::with_ids(self.clock, bell, events, next_id)
+        Self::with_ids(self.clock.clone(), bell, events, next_id)
     }
 
     fn with_ids(
@@ -339,9 +339,10 @@ impl Registry {
     /// Returns whether anybody is logging in.
     pub(crate) fn pass_login_time(&self, time: Duration, timeout: Duration) -> bool {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // The accept thread alone changes it.
-        let now = self.login_clock.load(Relaxed).saturating_add(nanos(time));
-        self.login_clock.store(now, Relaxed);
+        let time = nanos(time);
+        // The accept thread alone changes it, and a test.
+        let before = self.login_clock.fetch_add(time, Relaxed);
+        let now = before.saturating_add(time);
         let timeout = nanos(timeout);
         let mut over = Vec::new();
         let mut live = self.live.lock();

@@ -108,6 +108,13 @@ impl Watch {
         self.bed.notify_one();
     }
 
+    /// A test has moved the clock, or is about to: looks now, on the calling thread.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn look_now(&self, registry: &Registry) {
+        let looks = self.state.lock().looks;
+        look(registry, looks);
+    }
+
     fn stop(&self) {
         self.state.lock().stopping = true;
         self.bed.notify_one();

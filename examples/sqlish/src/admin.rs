@@ -85,6 +85,11 @@ pub trait Admin {
         false
     }
 
+    /// Whether a session can leave the scheduler, by [`Flow::Subscribe`](crate::Flow), for good.
+    fn detaches(&self) -> bool {
+        false
+    }
+
     /// Whether the statement that runs is to end, or its connection. Asked now and then by statements that
     /// burn CPU, and by those that wait, where nobody calls them.
     fn cancelled(&self) -> bool {

@@ -65,6 +65,14 @@ impl Catalog {
         &self.slots[slot]
     }
 
+    /// The name of the table in a slot; `None`: it has been dropped.
+    pub(crate) fn name_of(&self, slot: usize) -> Option<&str> {
+        let mut named = self.names.iter();
+        named
+            .find(|(_, named)| named.slot == slot)
+            .map(|(name, _)| name.as_str())
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.keys().map(String::as_str)
     }

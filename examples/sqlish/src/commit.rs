@@ -15,6 +15,7 @@ use thread_group_pool::Resume;
 
 use crate::catalog::Tables;
 use crate::engine::{self, Place};
+use crate::feed::Feed;
 use crate::signal::Signal;
 use crate::table::Outcome;
 
@@ -47,11 +48,11 @@ struct Queue {
 impl GroupCommit {
     /// # Errors
     /// If there is no thread to be had.
-    pub(crate) fn start(flush: Duration, tables: Arc<Tables>) -> io::Result<Self> {
+    pub(crate) fn start(flush: Duration, tables: Arc<Tables>, feed: Arc<Feed>) -> io::Result<Self> {
         let log = Arc::<Log>::default();
         let flusher = thread::Builder::new().name("flusher".to_owned()).spawn({
             let log = Arc::clone(&log);
-            move || log.run(flush, &tables)
+            move || log.run(flush, &tables, &feed)
         })?;
         Ok(Self {
             log,
@@ -71,13 +72,14 @@ impl GroupCommit {
 }
 
 impl Log {
-    fn run(&self, flush: Duration, tables: &Tables) {
+    fn run(&self, flush: Duration, tables: &Tables, feed: &Feed) {
         let mut batch = Vec::new();
         while self.next(&mut batch) {
             thread::sleep(flush);
             // It has every table that anybody has a lock in.
             let catalog = tables.now();
             for commit in &mut batch {
+                feed.publish(commit.session.id(), &commit.held, &catalog);
                 let held = commit.held.drain(..);
                 engine::release(&catalog, held, &commit.session, Outcome::Commit);
             }
@@ -132,7 +134,11 @@ mod tests {
         let (session, reader) = (Arc::new(Signal::new(1)), Arc::new(Signal::new(2)));
         let k = |id| table.read(id, &reader).map(|row| row.k);
         let before = [k(1), k(2)];
-        let group = GroupCommit::start(Duration::from_millis(1), Arc::clone(&tables));
+        let group = GroupCommit::start(
+            Duration::from_millis(1),
+            Arc::clone(&tables),
+            Arc::default(),
+        );
         let group = group.expect("a thread is left");
         for id in [1, 2] {
             let updated = table.change(id, &session, true, |row| row.increment_k());

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::catalog::{Catalog, Tables};
 use crate::commit::GroupCommit;
+use crate::feed::Feed;
 use crate::ping::PingLoad;
 use crate::signal::Signal;
 use crate::table::Outcome;
@@ -70,6 +71,8 @@ pub struct Engine {
     pub(crate) group_commit: Option<GroupCommit>,
     pub(crate) user_locks: UserLocks,
     pub(crate) ping_load: Option<PingLoad>,
+    /// Who follows the commits.
+    pub(crate) feed: Arc<Feed>,
     /// The sessions by id, for `KILL` and `SHOW PROCESSLIST`; touched when one begins or ends.
     clients: Mutex<HashMap<u64, Arc<Client>>>,
     /// Held while somebody looks for a circle of waits, so that of the sessions that close one
@@ -115,13 +118,15 @@ impl Engine {
     pub fn new(config: EngineConfig) -> io::Result<Arc<Self>> {
         let tables = Arc::new(Tables::generate(config.tables, config.rows));
         let delay = config.commit_delay;
+        let feed = Arc::<Feed>::default();
         let group_commit = (!delay.is_zero())
-            .then(|| GroupCommit::start(delay, Arc::clone(&tables)))
+            .then(|| GroupCommit::start(delay, Arc::clone(&tables), Arc::clone(&feed)))
             .transpose()?;
         Ok(Arc::new(Self {
             tables,
             group_commit,
             user_locks: UserLocks::default(),
+            feed,
             ping_load: PingLoad::new(config.ping_work, config.ping_lock),
             config,
             clients: Mutex::default(),

@@ -69,6 +69,8 @@ pub(crate) enum SqlError<'a> {
     Deadlock,
     /// The connection was killed while the statement waited or ran.
     Interrupted,
+    /// A subscriber has missed commits.
+    Lagging,
     AccessDenied(&'static str),
     /// No such user, or another password.
     WrongPassword {
@@ -130,6 +132,7 @@ impl SqlError<'_> {
             Self::LockWaitTimeout => 1205,
             Self::Deadlock => 1213,
             Self::Interrupted => 1317,
+            Self::Lagging => 1236,
             Self::AccessDenied(_) | Self::WrongPassword { .. } => 1045,
             Self::Malformed => 1835,
             Self::PacketTooLong => 1153,
@@ -247,6 +250,9 @@ impl fmt::Display for SqlError<'_> {
                 f.write_str("Deadlock found when trying to get lock; try restarting transaction")
             }
             Self::Interrupted => f.write_str("Query execution was interrupted"),
+            Self::Lagging => {
+                f.write_str("The subscriber was too slow: commits are missing from here on")
+            }
             Self::AccessDenied(why) => write!(f, "Access denied: {why}"),
             Self::WrongPassword {
                 user,

@@ -71,6 +71,11 @@ impl Handler for SqlishHandler {
         })
     }
 
+    /// A subscriber.
+    fn detached(&self, _session: &mut Session, conn: &mut Conn) -> io::Result<()> {
+        self.engine.feed.follow(conn)
+    }
+
     fn farewell(&self, _session: &mut Session, out: &mut Vec<u8>, why: &CloseReason) {
         let (code, message) = words_for_close(why);
         last_words(out, code, &message);
@@ -142,6 +147,7 @@ pub(crate) fn next(flow: Flow, session: &Session) -> Next {
     match flow {
         Flow::Continue => Next::input(),
         Flow::Quit => Next::close(),
+        Flow::Subscribe => Next::detach(),
         Flow::Park => match session.until() {
             Some(until) => Next::park().until(until),
             None => Next::park(),
@@ -307,6 +313,10 @@ impl Admin for ServerAdmin<'_> {
     }
 
     fn parks(&self) -> bool {
+        true
+    }
+
+    fn detaches(&self) -> bool {
         true
     }
 

@@ -7,6 +7,7 @@ mod client;
 mod commit;
 mod engine;
 mod error;
+mod feed;
 mod handler;
 mod login;
 mod metrics;

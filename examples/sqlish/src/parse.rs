@@ -104,6 +104,7 @@ pub(crate) enum Statement<'a> {
         query: bool,
     },
     Quit,
+    Subscribe,
 }
 
 impl Statement<'_> {
@@ -111,7 +112,12 @@ impl Statement<'_> {
     pub(crate) fn is_of_the_text_protocol(&self) -> bool {
         matches!(
             self,
-            Self::Ping | Self::Echo(_) | Self::Login(_) | Self::Answer(_) | Self::Quit
+            Self::Ping
+                | Self::Echo(_)
+                | Self::Login(_)
+                | Self::Answer(_)
+                | Self::Subscribe
+                | Self::Quit
         )
     }
 }
@@ -236,6 +242,8 @@ impl<'a> Scanner<'a> {
             self.kill()
         } else if is("QUIT") {
             Ok(Statement::Quit)
+        } else if is("SUBSCRIBE") {
+            Ok(Statement::Subscribe)
         } else {
             Err(SqlError::Syntax { near: whole })
         }
@@ -789,6 +797,7 @@ mod tests {
             ("SHOW FULL PROCESSLIST", Statement::ShowProcesslist),
             ("FLUSH THREAD_POOL_STATS", Statement::FlushThreadPoolStats),
             ("QUIT", Statement::Quit),
+            ("SUBSCRIBE", Statement::Subscribe),
         ] {
             assert_eq!(parsed(line), Ok(expected), "{line}");
         }

@@ -113,6 +113,9 @@ pub enum Flow {
     /// session rest until it is resumed or [`Session::until`], and call [`Session::woken`]. Only under
     /// an [`Admin`] that [parks](Admin::parks).
     Park,
+    /// It has become a subscriber, and is sent commits from now on instead of running statements. Only
+    /// under an [`Admin`] that [detaches](Admin::detaches).
+    Subscribe,
 }
 
 /// How many locks a session keeps room for after its transaction.
@@ -484,6 +487,7 @@ impl Session {
                 number(reply, statement, owner)?;
             }
             Statement::Kill { id, query } => self.kill(id, query, admin)?,
+            Statement::Subscribe => return self.subscribe(admin),
             Statement::Quit => {
                 reply.done(self.done(None))?;
                 return Ok(Flow::Quit);
@@ -552,7 +556,7 @@ impl Session {
         };
         self.touch();
         self.statement_id = 0;
-        let keep = self.in_transaction || self.engine.group_commit.is_some();
+        let keep = self.keeps_locks();
         let act = |table: &Table, session: &Arc<Signal>| table.change(id, session, keep, &change);
         self.act(place, keep, act, statement, admin)
     }
@@ -580,12 +584,24 @@ impl Session {
                 self.hold(place);
                 let result = act(self.catalog.table(place.table), &self.client.signal);
                 if !keep {
-                    self.end(Outcome::Commit);
+                    let failed = result.is_err();
+                    self.end(if failed {
+                        Outcome::Rollback
+                    } else {
+                        Outcome::Commit
+                    });
                 }
                 // It may have been deleted while this session waited.
                 result.map(|updated| u64::from(updated != Updated::Absent))
             }
         }
+    }
+
+    /// Whether a row that is changed stays locked to the end of the statement at least: to the commit, to
+    /// the flush, or until those who follow have been told.
+    fn keeps_locks(&self) -> bool {
+        let engine = &self.engine;
+        self.in_transaction || engine.group_commit.is_some() || engine.feed.is_followed()
     }
 
     fn hold(&mut self, place: Place) {
@@ -772,9 +788,24 @@ impl Session {
     fn end(&mut self, outcome: Outcome) {
         self.in_transaction = false;
         self.changed = true;
+        if outcome == Outcome::Commit {
+            let feed = &self.engine.feed;
+            feed.publish(self.id, &self.held, &self.catalog);
+        }
         let held = self.held.drain(..);
         engine::release(&self.catalog, held, &self.client.signal, outcome);
         self.held.shrink_to(HELD_KEPT);
+    }
+
+    #[inline(never)]
+    fn subscribe<'a, A: Admin + ?Sized>(&mut self, admin: &A) -> Result<Flow, Failure<'a>> {
+        if !admin.detaches() {
+            return Err(SqlError::Unavailable("SUBSCRIBE").into());
+        }
+        // It runs no statement any more that could give them up.
+        self.end(Outcome::Rollback);
+        self.release_user_locks();
+        Ok(Flow::Subscribe)
     }
 
     #[inline(never)]

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use sqlish::{EngineConfig, LINE_MAX};
+use sqlish::{Engine, EngineConfig, LINE_MAX, SqlishHandler};
 use thread_group_pool::Limits;
+use thread_group_pool::test_util::Chaos;
 
 use common::{Kind, Site, Transport, code, everywhere, small};
 
@@ -384,17 +386,50 @@ fn one_client_too_many_is_told_so() {
     );
 }
 
-#[test]
-fn a_silent_client_is_told_why_it_is_closed() {
-    let limits = Limits::default()
-        .idle_timeout(Duration::from_millis(50))
-        .read_timeout(Duration::from_millis(50));
-    everywhere(&limits, &small(), |site, transport| {
-        assert_eq!(code(&site.connect(transport).rest()), 4031);
-        let mut slow = site.connect(transport);
+thread_group_pool::under_both_schedulers! {
+    fn a_silent_client_is_told_why_it_is_closed(kind) {
+        let engine = Engine::new(small()).expect("a thread is left");
+        let kit = kind.kit().serve(Arc::new(SqlishHandler::new(engine)));
+        let (mut idle, mut slow) = (kit.client(), kit.client());
         slow.send("PI");
-        assert_eq!(code(&slow.rest()), 1159);
-    });
+        kit.advance(Limits::default().read_timeout);
+        assert_eq!(code(slow.rest().lines().nth(1).expect("last words")), 1159);
+        kit.advance(Limits::default().idle_timeout);
+        assert_eq!(code(idle.rest().lines().nth(1).expect("last words")), 4031);
+        kit.finish();
+    }
+
+    fn trouble_changes_no_answer(kind) {
+        let engine = Engine::new(small()).expect("a thread is left");
+        let kit = kind.kit().chaos(Chaos::all()).serve(Arc::new(SqlishHandler::new(engine)));
+        let mut client = kit.client();
+        client.send(
+            "SELECT GET_LOCK('a', 1)\nBEGIN\nUPDATE sbtest1 SET c='new' WHERE id=1\n\
+             SELECT c FROM sbtest1 WHERE id=1\nCOMMIT\nSELECT SLEEP(0.001)\nQUIT\n",
+        );
+        let replies = client.rest();
+        let replies = replies.split_once('\n').expect("a greeting").1;
+        assert_eq!(replies, "ROW\t1\nOK\nOK\nOK\t1\nROW\tnew\nOK\nOK\nROW\t0\nOK\nOK\n");
+        kit.finish();
+    }
+
+    fn whoever_is_killed_wherever_it_is_leaves_no_lock(kind) {
+        let engine = Engine::new(small()).expect("a thread is left");
+        let kit = kind.kit().serve(Arc::new(SqlishHandler::new(engine)));
+        for n in 1.. {
+            let mut doomed = kit.doomed_client(n);
+            doomed.try_send("BEGIN\nUPDATE sbtest1 SET k=k+1 WHERE id=1\nSELECT GET_LOCK('a', 0)\n");
+            doomed.end_input();
+            let whole = doomed.rest().matches("OK").count() == 3;
+            let mut next = kit.client();
+            next.send("UPDATE sbtest1 SET k=k+1 WHERE id=1\nSELECT GET_LOCK('a', -1)\nQUIT\n");
+            assert!(next.rest().ends_with("\nOK\t1\nROW\t1\nOK\nOK\n"));
+            if whole && n > 4 {
+                break;
+            }
+        }
+        kit.finish();
+    }
 }
 
 #[test]

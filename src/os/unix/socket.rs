@@ -9,12 +9,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
 
+#[cfg(feature = "test-util")]
+use super::test_door::OfTest;
 use crate::stream::{Credentials, Peer, Stream};
 
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(feature = "test-util")]
+    OfTest(Box<OfTest>),
 }
 
 /// What a read brought.
@@ -71,6 +75,8 @@ impl Socket {
         match self {
             Self::Tcp(tcp) => Stream::Tcp(tcp),
             Self::Unix(unix) => Stream::Unix(unix),
+            #[cfg(feature = "test-util")]
+            Self::OfTest(of_test) => of_test.socket.into_stream(),
         }
     }
 
@@ -78,12 +84,18 @@ impl Socket {
         match self {
             Self::Tcp(tcp) => tcp.peer_addr().map_or(Peer::Unknown, Peer::Tcp),
             Self::Unix(_) => Peer::Unix,
+            #[cfg(feature = "test-util")]
+            Self::OfTest(of_test) => of_test.socket.peer(),
         }
     }
 
     /// Which process has connected, if that can be known.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn credentials(&self) -> Option<Credentials> {
+        #[cfg(feature = "test-util")]
+        if let Self::OfTest(of_test) = self {
+            return of_test.socket.credentials();
+        }
         let Self::Unix(unix) = self else {
             return None;
         };
@@ -108,6 +120,8 @@ impl Socket {
     /// `recvmsg`, whose flags tell; that costs half as much again as the plain read.
     pub(crate) fn read_now(&self, buffer: &mut [u8], ask: bool) -> io::Result<Received> {
         match self {
+            #[cfg(feature = "test-util")]
+            Self::OfTest(of_test) => of_test.read_now(buffer, ask),
             Self::Unix(unix) if ask => {
                 let mut no_room = RecvAncillaryBuffer::default();
                 let mut into = [IoSliceMut::new(buffer)];
@@ -122,7 +136,7 @@ impl Socket {
                 let (_, bytes) = recv(self, buffer, RecvFlags::DONTWAIT)?;
                 let cut = match self {
                     Self::Tcp(_) => Cut::No,
-                    Self::Unix(_) => Cut::Unknown,
+                    _ => Cut::Unknown,
                 };
                 Ok(Received { bytes, cut })
             }
@@ -131,12 +145,18 @@ impl Socket {
 
     /// Reads, blocking until there is something or the socket is shut down.
     pub(crate) fn read_blocking(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        #[cfg(feature = "test-util")]
+        if let Self::OfTest(of_test) = self {
+            return of_test.read_blocking(buffer);
+        }
         let (_, bytes) = recv(self, buffer, RecvFlags::empty())?;
         Ok(bytes)
     }
 
     /// Writes what fits, without blocking and without SIGPIPE.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        #[cfg(feature = "test-util")]
+        let bytes = &bytes[..bytes.len().min(self.most_written())];
         Ok(send(
             self,
             bytes,
@@ -146,6 +166,10 @@ impl Socket {
 
     /// Waits until the socket is ready or broken. False: the time was over first.
     pub(crate) fn wait(&self, what: For, timeout: Duration) -> io::Result<bool> {
+        #[cfg(feature = "test-util")]
+        if let Self::OfTest(of_test) = self {
+            return of_test.wait(what, timeout);
+        }
         let flags = match what {
             For::Input => PollFlags::IN,
             For::Output => PollFlags::OUT,
@@ -171,7 +195,33 @@ impl Socket {
         let _ = match self {
             Self::Tcp(tcp) => tcp.shutdown(how),
             Self::Unix(unix) => unix.shutdown(how),
+            #[cfg(feature = "test-util")]
+            Self::OfTest(of_test) => return of_test.socket.shutdown(how),
         };
+    }
+
+    /// Whether something has arrived and has not been read.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn has_input(&self) -> bool {
+        rustix::io::ioctl_fionread(self).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Whether nobody blocks in a read of it, as far as a test can tell.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_away(&self) -> bool {
+        match self {
+            Self::OfTest(of_test) => of_test.is_away(),
+            _ => false,
+        }
+    }
+
+    /// How much one call writes at most.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn most_written(&self) -> usize {
+        match self {
+            Self::OfTest(of_test) => of_test.most_written(),
+            _ => usize::MAX,
+        }
     }
 }
 
@@ -200,6 +250,8 @@ impl AsFd for Socket {
         match self {
             Self::Tcp(tcp) => tcp.as_fd(),
             Self::Unix(unix) => unix.as_fd(),
+            #[cfg(feature = "test-util")]
+            Self::OfTest(of_test) => of_test.socket.as_fd(),
         }
     }
 }

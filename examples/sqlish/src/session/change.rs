@@ -21,7 +21,7 @@ impl Session {
         let table = self.catalog.find(insert.table)?;
         self.touch();
         self.statement_id = 0;
-        let keep = self.in_transaction || self.engine.group_commit.is_some() || !insert.single;
+        let keep = self.keeps_locks() || !insert.single;
         // What to take back, if a later row fails in a transaction that goes on.
         let mut done = Vec::new();
         let mut count = 0;

@@ -249,7 +249,7 @@ fn answer(session: &mut Session, input: &[u8], out: &mut Vec<u8>) -> io::Result<
                 match session.execute(line, out, &NoAdmin)? {
                     Flow::Continue => {}
                     // Nobody parks under `NoAdmin`.
-                    Flow::Quit | Flow::Park => return Ok((used, Flow::Quit)),
+                    Flow::Quit | Flow::Park | Flow::Subscribe => return Ok((used, Flow::Quit)),
                 }
             }
             Line::Incomplete => return Ok((used, Flow::Continue)),
