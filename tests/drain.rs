@@ -84,6 +84,10 @@ fn idle_connections_are_closed_with_a_farewell(setup: Setup) {
     let mut server = setup.serve(Options::default());
     let mut clients = server.clients(20);
     clients.iter_mut().for_each(Client::ping);
+    until("all of them rest", || {
+        let idle = |c: &Client| server.state(c.id) == Some("idle");
+        clients.iter().all(idle)
+    });
     let report = server.take_server().drain(AMPLE);
     for client in &mut clients {
         assert_eq!(client.rest(), FAREWELL);
