@@ -69,7 +69,7 @@ pub(crate) trait Place: Send + Sync + fmt::Debug {
 /// What is known of a connection outside its worker. Held by the connection and by the registry
 /// while it is open, and by nobody for longer than a call: the descriptor goes with it.
 #[derive(Debug)]
-#[repr(C)] // what each turn touches comes first, and is one cache line
+#[repr(C, align(64))] // what each turn touches comes first, and is one cache line
 pub(crate) struct Shared {
     socket: Socket,
     /// Set under `fate`'s lock; read without it by whoever only wants to stop early.
@@ -84,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
     session: AtomicU32,
+    // Eight bytes of this, too.
     command: Command,
     /// The memory of half a command, as the registry's budget has it. Relaxed: the sum is what counts, and each
     /// change of this one is made of that too.
@@ -96,7 +97,7 @@ pub(crate) struct Shared {
     fate: Mutex<Fate>,
     peer: Peer,
     /// Whom somebody in between has named, if the handler believes it.
-    named: Mutex<Option<Peer>>,
+    named: Mutex<Option<Box<Peer>>>,
     /// What is counted of all connections.
     counts: Arc<CancelCounts>,
     /// What its command waits for, under thread-per-connection. In the pool, its group knows.
@@ -206,7 +207,7 @@ impl Shared {
 
     /// Who is at the other end, as its handler sees it.
     pub(crate) fn peer(&self) -> Peer {
-        self.named.lock().as_ref().unwrap_or(&self.peer).clone()
+        self.named.lock().as_deref().unwrap_or(&self.peer).clone()
     }
 
     /// Says where the connection will be scheduled.
@@ -663,6 +664,7 @@ impl InBuf {
         self.end - self.start
     }
 
+    #[inline]
     fn consume(&mut self, n: usize) {
         assert!(n <= self.len(), "consumed more than is buffered");
         self.start += n;
@@ -674,11 +676,20 @@ impl InBuf {
 
     /// Room for a read, `IO_CHUNK` at least unless `max` forbids it; empty when `max` is reached.
     fn room(&mut self, max: usize) -> &mut [u8] {
-        // A buffer that was lent may be larger than its borrower may use.
-        let top = self.bytes.len().min(max);
-        if top < self.end + IO_CHUNK / 2 {
+        if !self.has_room(max) {
             self.make_room(max);
         }
+        self.top(max)
+    }
+
+    /// Whether there is enough of it.
+    fn has_room(&self, max: usize) -> bool {
+        // A buffer that was lent may be larger than its borrower may use.
+        self.bytes.len().min(max) >= self.end + IO_CHUNK / 2
+    }
+
+    /// Such room as there is.
+    fn top(&mut self, max: usize) -> &mut [u8] {
         let top = self.bytes.len().min(max).max(self.end);
         &mut self.bytes[self.end..top]
     }
@@ -758,6 +769,10 @@ impl Ahead {
         self.start == self.bytes.len()
     }
 
+    fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Reads on, as far as `max` bytes.
     fn read(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
         loop {
@@ -793,10 +808,6 @@ impl Ahead {
         room[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
         input.end += n;
         self.start += n;
-        if self.is_empty() {
-            self.bytes = Vec::new();
-            self.start = 0;
-        }
         Filled::Bytes
     }
 }
@@ -847,24 +858,25 @@ pub(crate) enum Filled {
 
 /// The socket and what belongs to it, apart from the buffers so that these can be split.
 #[derive(Debug)]
+#[repr(C)] // what each turn touches comes first
 struct Link {
     shared: Arc<Shared>,
     limits: Arc<Limits>,
-    /// Where it is counted.
-    registry: Arc<Registry>,
-    /// Why the last operation failed; the reason for the close when the handler returns the error.
-    failed: RefCell<Option<CloseReason>>,
-    /// What is between it and the socket, if anything is. Borrowed for the length of a call.
-    upgraded: RefCell<Option<Box<Upgraded>>>,
-    /// What input waits in the buffer, and what with that the registry's budget has been told of.
-    held_input: Cell<usize>,
-    told: Cell<usize>,
-    /// A write has failed: the client may have got a part of what was queued, and is to get no more.
-    broken: Cell<bool>,
-    ahead: RefCell<Ahead>,
     /// Bytes that have left in all.
     sent: Cell<u64>,
+    /// What waiting input takes, as the registry's budget has been told.
+    told: Cell<usize>,
+    /// Input that was taken while output waited, if there is any.
+    ahead: RefCell<Option<Box<Ahead>>>,
+    /// What is between it and the socket, if anything is. Borrowed for the length of a call.
+    upgraded: RefCell<Option<Box<Upgraded>>>,
+    /// Why the last operation failed; the reason for the close when the handler returns the error.
+    failed: Cell<Option<CloseReason>>,
+    /// A write has failed: the client may have got a part of what was queued, and is to get no more.
+    broken: Cell<bool>,
     logged_in: Cell<bool>,
+    /// Where it is counted.
+    registry: Arc<Registry>,
 }
 
 /// A connection, as [`Handler`](crate::Handler)'s callbacks see it.
@@ -903,18 +915,16 @@ struct Link {
 /// `WouldBlock` or `Interrupted`. Return them with
 /// `?`: the connection is then closed for the true reason.
 #[derive(Debug)]
+#[repr(C)] // what each turn touches comes first
 pub struct Conn {
     link: Link,
     /// Lent by a worker; see [`Buffers`].
     buffers: Option<Box<Buffers>>,
     reading: Reading,
-    server: ServerHandle,
-    listener: usize,
-    /// Who is said to be behind the other end.
-    named: Option<Peer>,
     /// The park that the last `Resume` is for; and that, until its park is over.
-    ticket: Ticket,
     pledge: Option<Arc<PledgeState>>,
+    ticket: Ticket,
+    standing: Standing,
     /// Somebody may poke it.
     reachable: Cell<bool>,
     /// The handler has registered callbacks.
@@ -923,7 +933,10 @@ pub struct Conn {
     pub(crate) undrained: bool,
     /// Read on until the socket says that it is empty or at its end, although a read was short.
     pub(crate) reread: bool,
-    standing: Standing,
+    server: ServerHandle,
+    listener: usize,
+    /// Who is said to be behind the other end.
+    named: Option<Box<Peer>>,
 }
 
 /// What is known of the reading side.
@@ -961,15 +974,14 @@ impl Conn {
             link: Link {
                 shared,
                 limits,
-                registry,
-                held_input: Cell::new(0),
-                told: Cell::new(0),
-                failed: RefCell::new(None),
-                upgraded: RefCell::new(None),
-                broken: Cell::new(false),
-                ahead: RefCell::default(),
                 sent: Cell::new(0),
+                told: Cell::new(0),
+                ahead: RefCell::default(),
+                upgraded: RefCell::default(),
+                failed: Cell::new(None),
+                broken: Cell::new(false),
                 logged_in: Cell::new(false),
+                registry,
             },
             buffers: None,
             reading: Reading::default(),
@@ -994,7 +1006,7 @@ impl Conn {
     /// Who is at the other end: of the socket, or of the proxy if it has been told by
     /// [`set_peer`](Conn::set_peer).
     pub fn peer(&self) -> &Peer {
-        self.named.as_ref().unwrap_or(&self.link.shared.peer)
+        self.named.as_deref().unwrap_or(&self.link.shared.peer)
     }
 
     /// Says who the client is when a proxy is at the other end of the socket, as the header of the PROXY
@@ -1013,8 +1025,8 @@ impl Conn {
             .registry
             .recount(shared.id, &peer, limit)
             .map_err(|refusal| io::Error::new(io::ErrorKind::QuotaExceeded, refusal))?;
-        *shared.named.lock() = Some(peer.clone());
-        self.named = Some(peer);
+        *shared.named.lock() = Some(Box::new(peer.clone()));
+        self.named = Some(Box::new(peer));
         Ok(())
     }
 
@@ -1133,12 +1145,19 @@ impl Conn {
     }
 
     /// A callback has returned: what it has leaked of [`OnCancel`]s is over.
+    #[inline]
     pub(crate) fn end_scopes(&self) {
-        if self.calls_back.take() {
-            let panics = self.link.shared.command.forget_all();
-            if panics > 0 {
-                self.link.shared.panicked(panics);
-            }
+        if self.calls_back.get() {
+            self.forget_callbacks();
+        }
+    }
+
+    #[cold]
+    fn forget_callbacks(&self) {
+        self.calls_back.set(false);
+        let panics = self.link.shared.command.forget_all();
+        if panics > 0 {
+            self.link.shared.panicked(panics);
         }
     }
 
@@ -1343,6 +1362,11 @@ impl Conn {
         self.reading.consumed
     }
 
+    /// Where it is counted.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.link.registry
+    }
+
     /// Why an operation failed, if one did; the first reason.
     pub(crate) fn take_failure(&mut self) -> Option<CloseReason> {
         self.link.failed.take()
@@ -1369,13 +1393,18 @@ impl Conn {
         }
     }
 
-    /// Tells the registry's budget what half a command takes. That may close this connection, or another one.
+    /// Tells the registry's budget what the input takes that waits. That may close this connection, or another
+    /// one.
+    #[inline]
     pub(crate) fn hold_input(&mut self) {
-        let held = match &self.buffers {
+        let waiting = match &self.buffers {
             Some(buffers) if buffers.input.len() > 0 => buffers.input.bytes.len(),
             _ => 0,
         };
-        self.link.hold(held);
+        let held = waiting + self.link.ahead.get_mut().as_ref().map_or(0, |a| a.memory());
+        if held != self.link.told.get() {
+            self.link.hold(held);
+        }
     }
 
     /// Gives up what is too large to be kept by a connection at rest, if its buffers are its thread's. Returns how
@@ -1393,7 +1422,7 @@ impl Conn {
 
     /// How much of the memory is its own.
     pub(crate) fn buffer_bytes(&mut self) -> usize {
-        let ahead = self.link.ahead.get_mut().bytes.capacity();
+        let ahead = self.link.ahead.get_mut().as_ref().map_or(0, |a| a.memory());
         match &mut self.buffers {
             Some(buffers) => {
                 ahead + buffers.input.bytes.len() + buffers.output.get_mut().bytes.capacity()
@@ -1403,6 +1432,7 @@ impl Conn {
     }
 
     /// Gives them back, unless they hold something. Returns how much memory it keeps.
+    #[inline(always)]
     pub(crate) fn give_back(&mut self, desk: &mut Desk) -> usize {
         let Some(buffers) = &mut self.buffers else {
             return self.buffer_bytes();
@@ -1419,35 +1449,43 @@ impl Conn {
     }
 
     /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
+    #[inline(always)]
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
         let max = self.max_input();
-        let Self { link, reading, .. } = self;
-        if !link.ahead.get_mut().is_empty() {
-            let input = &mut self.buffers.get_or_insert_default().input;
-            return Ok(link.ahead.get_mut().move_to(input, max));
+        let input = &mut self.buffers.get_or_insert_default().input;
+        if let Some(ahead) = self.link.ahead.get_mut() {
+            let had = !ahead.is_empty();
+            let moved = ahead.move_to(input, max);
+            if ahead.is_empty() {
+                *self.link.ahead.get_mut() = None;
+            }
+            if had {
+                return Ok(moved);
+            }
         }
+        let (link, reading) = (&mut self.link, &mut self.reading);
         if reading.at_end {
             return Ok(Filled::End);
         }
-        let input = &mut self.buffers.get_or_insert_default().input;
-        let before = input.bytes.len();
-        let room = input.room(max);
-        if room.is_empty() {
-            return Ok(Filled::Full);
-        }
-        let size = room.len();
-        if input.bytes.len() > before.max(KEEP) {
-            self.hold_input();
-            if self.link.shared.is_cancelled() {
-                return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
+        if !input.has_room(max) {
+            let before = input.bytes.len();
+            input.make_room(max);
+            if input.len() >= max {
+                return Ok(Filled::Full);
+            }
+            if input.bytes.len() > before.max(KEEP) {
+                self.hold_input();
+                if self.link.shared.is_cancelled() {
+                    return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
+                }
+                return self.fill();
             }
         }
-        let Self { link, reading, .. } = self;
-        let input = &mut self.buffers.get_or_insert_default().input;
-        let room = input.room(max);
         if link.upgraded.get_mut().is_some() {
             return self.fill_through();
         }
+        let room = input.top(max);
+        let size = room.len();
         loop {
             match link.shared.socket.read_now(room, reading.ask) {
                 Ok(got) if got.bytes == 0 => {
@@ -1501,8 +1539,8 @@ impl Conn {
     }
 
     /// Whether its transport may hold input, for which no event will come.
-    pub(crate) fn may_hold_input(&self) -> bool {
-        let upgraded = self.link.upgraded.borrow();
+    pub(crate) fn may_hold_input(&mut self) -> bool {
+        let upgraded = self.link.upgraded.get_mut();
         upgraded.as_ref().is_some_and(|u| u.may_hold_input()) && !self.reading.at_end
     }
 
@@ -1510,7 +1548,12 @@ impl Conn {
     pub(crate) fn may_fill(&mut self) -> bool {
         self.undrained
             || self.reading.at_end
-            || !self.link.ahead.get_mut().is_empty()
+            || self
+                .link
+                .ahead
+                .get_mut()
+                .as_ref()
+                .is_some_and(|a| !a.is_empty())
             || self.may_hold_input()
     }
 
@@ -1578,6 +1621,7 @@ impl Conn {
     }
 
     /// Sends queued output without blocking. True: all of it has left.
+    #[inline]
     pub(crate) fn flush_now(&mut self) -> io::Result<bool> {
         match &mut self.buffers {
             Some(buffers) => self.link.send_now(buffers.output.get_mut()),
@@ -1657,6 +1701,11 @@ impl Link {
         }
     }
 
+    /// The first reason stays.
+    fn note_failure(&self, why: CloseReason) {
+        self.failed.set(self.failed.get().or(Some(why)));
+    }
+
     /// Notes why an operation failed and turns the error into what the handler may see.
     fn fail(&self, error: io::Error) -> io::Error {
         let (why, error) = if let Some(why) = self.shared.cancelled() {
@@ -1670,7 +1719,7 @@ impl Link {
             };
             (why, error)
         };
-        self.failed.borrow_mut().get_or_insert(why);
+        self.note_failure(why);
         error
     }
 
@@ -1683,13 +1732,11 @@ impl Link {
             _ if self.shared.is_cancelled() => {}
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {}
             io::ErrorKind::UnexpectedEof => {
-                self.failed
-                    .borrow_mut()
-                    .get_or_insert(CloseReason::Truncated);
+                self.note_failure(CloseReason::Truncated);
             }
             kind => {
                 let why = CloseReason::Transport(kind);
-                self.failed.borrow_mut().get_or_insert(why);
+                self.note_failure(why);
             }
         }
         self.fail(error)
@@ -1762,7 +1809,7 @@ impl Link {
     }
 
     fn timed_out(&self, why: CloseReason) -> io::Error {
-        self.failed.borrow_mut().get_or_insert(why);
+        self.note_failure(why);
         io::ErrorKind::TimedOut.into()
     }
 
@@ -1785,32 +1832,35 @@ impl Link {
     fn read_ahead(&self) -> Taken {
         let max = self.max_input(self.logged_in.get());
         let through = self.upgraded.borrow().is_some();
-        let taken = self.ahead.borrow_mut().read(max, |into| {
+        let mut place = self.ahead.borrow_mut();
+        let ahead = place.get_or_insert_default();
+        let before = ahead.memory();
+        let taken = ahead.read(max, |into| {
             if through {
                 self.receive(into)
             } else {
-                self.shared
-                    .socket
-                    .read_now(into, false)
-                    .map(|got| got.bytes)
+                let got = self.shared.socket.read_now(into, false);
+                got.map(|got| got.bytes)
             }
         });
-        self.hold(self.held_input.get());
+        if ahead.is_empty() && !ahead.ended {
+            *place = None;
+        } else if ahead.memory() != before {
+            self.hold(self.told.get() + ahead.memory() - before);
+        }
         taken
     }
 
-    /// Tells the registry's budget what the input takes that waits: in the buffer, and what has been taken ahead.
-    /// That may close this connection, or another one.
-    fn hold(&self, input: usize) {
-        let held = input + self.ahead.borrow().bytes.capacity();
-        self.held_input.set(input);
-        if held != self.told.replace(held) {
-            let budget = self.limits.input_budget;
-            self.registry.hold_input(&self.shared, held, budget);
-        }
+    /// Tells the registry's budget what waiting input takes.
+    #[cold]
+    fn hold(&self, held: usize) {
+        self.told.set(held);
+        let budget = self.limits.input_budget;
+        self.registry.hold_input(&self.shared, held, budget);
     }
 
     /// Sends without blocking. False: the socket takes no more now.
+    #[inline(always)]
     fn send_now(&self, out: &mut OutBuf) -> io::Result<bool> {
         if out.len() > 0 && self.broken.get() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -1831,6 +1881,7 @@ impl Link {
         self.sent.set(self.sent.get() + n as u64);
     }
 
+    #[inline(always)]
     fn send_plain(&self, out: &mut OutBuf) -> io::Result<bool> {
         while out.len() > 0 {
             match self.shared.socket.write_now(&out.bytes[out.sent..]) {
@@ -1961,12 +2012,15 @@ impl Input<'_> {
         if self.input.len() > 0 || self.reading.at_end {
             return Ok(());
         }
-        let mut ahead = self.link.ahead.borrow_mut();
-        if !ahead.is_empty() {
+        let mut place = self.link.ahead.borrow_mut();
+        if let Some(ahead) = &mut *place
+            && !ahead.is_empty()
+        {
             ahead.move_to(self.input, self.max);
             return Ok(());
         }
-        drop(ahead);
+        *place = None;
+        drop(place);
         self.link.send_all(&mut self.output.borrow_mut())?;
         let room = self.input.room(self.max);
         let upgraded = self.link.upgraded.borrow().is_some();
@@ -2089,8 +2143,11 @@ impl BufRead for Conn {
 }
 
 impl Write for Conn {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.split().1.write(bytes)
+        let output = &self.buffers.get_or_insert_default().output;
+        let link = &self.link;
+        Output { link, output }.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

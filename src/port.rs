@@ -17,6 +17,8 @@ impl Readiness {
     pub(crate) const WRITABLE: Self = Self(1 << 3);
     /// The peer has gone: it will neither send nor receive.
     pub(crate) const HUNG_UP: Self = Self(1 << 4);
+    /// What a connection that is well has not.
+    pub(crate) const RARE: Self = Self::READ_CLOSED.and(Self::PRIORITY).and(Self::HUNG_UP);
 
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)

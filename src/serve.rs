@@ -12,36 +12,36 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::config::{IO_CHUNK, PoolConfig, STRIDE};
 use crate::conn::{Conn, Desk, Filled, Taken};
 use crate::handler::{CloseReason, Handler, Next, Priority, Refusal, Step, Woken};
 use crate::os::poller::Registrar;
 use crate::port::Readiness;
-use crate::sched::{End, Lane, NEVER, Nanos, Turn, Wake};
+use crate::sched::{End, Lane, NEVER, Nanos, Told, Turn, Wake};
 use crate::server::bed::{Bed, Rest};
-use crate::server::registry::{ConnState, Registry};
+use crate::server::registry::ConnState;
 use crate::wait;
 
 /// How much one turn may do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) commands: u32,
-    pub(crate) time: Duration,
+    pub(crate) time: Nanos,
 }
 
 impl Budget {
     pub(crate) fn of(pool: &PoolConfig) -> Self {
         Self {
             commands: pool.turn_commands,
-            time: pool.turn_time,
+            time: Nanos::from_duration(pool.turn_time),
         }
     }
 
     pub(crate) const UNBOUNDED: Self = Self {
         commands: u32::MAX,
-        time: Duration::MAX,
+        time: NEVER,
     };
 }
 
@@ -150,39 +150,35 @@ impl Calls {
     }
 }
 
+#[repr(C, align(64))] // what each turn touches comes first
 pub(crate) struct Served<H: Handler> {
     handler: Arc<H>,
-    session: Option<H::Session>,
-    conn: Conn,
-    registry: Arc<Registry>,
     budget: Budget,
+    /// When the handler asked to be woken at the latest.
+    until: Nanos,
+    /// How much had been consumed when the handler was last shown input.
+    shown_at: u64,
+    /// What else the handler is to be told.
+    calls: Calls,
+    /// To be closed as soon as all output has left.
+    closing: Option<CloseReason>,
+    /// The priority of the next turn, if it is not the session's.
+    priority: Option<Priority>,
     registered: bool,
     /// Output is left that the socket did not take, or is to leave before anything else.
     flushing: bool,
     /// Writability is being reported.
     write_interest: bool,
-    /// How much had left when the write clock was last set, while it runs.
-    stride_from: Option<u64>,
-    /// How much had left when its client's pipeline became too long to take more of it.
-    crammed_from: Option<u64>,
     /// The handler is to be told when that is done.
     flush_asked: bool,
-    /// What else the handler is to be told.
-    calls: Calls,
     /// The handler asked for nothing to be read until it is resumed.
     parked: bool,
     /// The peer has gone: it will neither send nor receive.
     hung_up: bool,
-    /// When the handler asked to be woken at the latest.
-    until: Nanos,
-    /// The priority of the next turn, if it is not the session's.
-    priority: Option<Priority>,
     /// It leaves the scheduler.
     detached: bool,
     /// There are bytes, or an end, that the handler has not been shown.
     unshown: bool,
-    /// How much had been consumed when the handler was last shown input.
-    shown_at: u64,
     /// The handler has been shown the end of input.
     end_shown: bool,
     /// The rest of a command is owed.
@@ -193,28 +189,26 @@ pub(crate) struct Served<H: Handler> {
     asked: bool,
     /// This turn has had a call for what the client has asked for.
     heard: bool,
-    /// To be closed as soon as all output has left.
-    closing: Option<CloseReason>,
     /// The next read is to find out whether the last one stopped short.
     looking: bool,
     /// It has been served once more since the drain began.
     drained: bool,
     /// Input was found that no event had announced; a later event clears it.
     unannounced: bool,
+    conn: Conn,
+    session: Option<H::Session>,
+    /// How much had left when the write clock was last set, while it runs.
+    stride_from: Option<u64>,
+    /// How much had left when its client's pipeline became too long to take more of it.
+    crammed_from: Option<u64>,
 }
 
 impl<H: Handler> Served<H> {
-    pub(crate) fn new(
-        handler: Arc<H>,
-        conn: Conn,
-        registry: Arc<Registry>,
-        budget: Budget,
-    ) -> Self {
+    pub(crate) fn new(handler: Arc<H>, conn: Conn, budget: Budget) -> Self {
         Self {
             handler,
             session: None,
             conn,
-            registry,
             budget,
             registered: false,
             flushing: false,
@@ -255,6 +249,7 @@ impl<H: Handler> Served<H> {
     }
 
     /// Runs until the connection has to wait (`Ok`) or is over (`Err` with the reason).
+    #[inline]
     fn run(&mut self, place: Place<'_>, wake: Wake, calls: &mut u32) -> Result<End, CloseReason> {
         self.note(wake);
         if self.session.is_none() {
@@ -275,18 +270,18 @@ impl<H: Handler> Served<H> {
         }
         let mut begun: Option<Instant> = None;
         loop {
-            // Whoever streams is told at once that it is to stop.
-            let told = self.flush_asked && self.calls.has_any_of(Calls::CANCELLED);
-            if self.flushing && !self.flush(place)? && !told {
-                return Ok(self.wait_for_room(place));
-            }
-            if self.closing.is_some()
-                && let Some(why) = self.closing.take()
-            {
-                return Err(why);
-            }
-            if std::mem::take(&mut self.flush_asked) && !self.flushing {
-                self.calls.add(Calls::FLUSHED);
+            if self.flushing || self.flush_asked || self.closing.is_some() {
+                // Whoever streams is told at once that it is to stop.
+                let told = self.flush_asked && self.calls.has_any_of(Calls::CANCELLED);
+                if self.flushing && !self.flush(place)? && !told {
+                    return Ok(self.wait_for_room(place));
+                }
+                if let Some(why) = self.closing.take() {
+                    return Err(why);
+                }
+                if std::mem::take(&mut self.flush_asked) && !self.flushing {
+                    self.calls.add(Calls::FLUSHED);
+                }
             }
             let more = !self.calls.is_empty() || (!self.parked && (self.unshown || self.fill()?));
             if self.closing.is_some() {
@@ -294,12 +289,12 @@ impl<H: Handler> Served<H> {
             }
             let after_others = *calls > 0 && self.calls.has_any_of(Calls::OWN);
             let spent = *calls >= self.budget.commands
-                || begun.is_some_and(|at| at.elapsed() >= self.budget.time);
+                || begun.is_some_and(|at| Nanos::from_duration(at.elapsed()) >= self.budget.time);
             if !more || after_others || spent {
                 return self.end(place, more);
             }
             // The clock is read from the second command of a turn on: most have only one.
-            if *calls == 1 && self.budget.time != Duration::MAX {
+            if *calls == 1 && self.budget.time != NEVER {
                 begun = Some(Instant::now());
             }
             // A client that does not take its replies gets no further ones made: they would pile up
@@ -320,6 +315,7 @@ impl<H: Handler> Served<H> {
     }
 
     /// Ends a turn: with all output sent, or as much of it as the socket takes.
+    #[inline]
     fn end(&mut self, place: Place<'_>, more: bool) -> Result<End, CloseReason> {
         let sent = self.flush(place)?;
         // A transport may have read while it wrote.
@@ -377,26 +373,36 @@ impl<H: Handler> Served<H> {
             self.conn.undrained = true;
             self.unannounced = false;
         }
-        if ready.has_any_of(Readiness::READ_CLOSED.and(Readiness::PRIORITY)) {
-            self.conn.reread = true;
+        if ready.has_any_of(Readiness::RARE) {
+            self.conn.reread |= ready.has_any_of(Readiness::READ_CLOSED.and(Readiness::PRIORITY));
+            self.hung_up |= ready.has_any_of(Readiness::HUNG_UP);
         }
-        self.hung_up |= ready.has_any_of(Readiness::HUNG_UP);
-        if wake.look && !ready.input() {
+        if wake.told != Told::default() {
+            self.note_told(wake);
+        }
+    }
+
+    fn note_told(&mut self, wake: Wake) {
+        let input = wake.ready.input();
+        if wake.is(Told::LOOK) && !input {
             self.conn.undrained = true;
             self.looking = true;
         }
-        if wake.resumed {
+        if wake.is(Told::RESUMED) {
             self.calls.add(Calls::RESUMED);
         }
-        if wake.poked {
+        if wake.is(Told::POKED) {
             self.calls.add(Calls::POKED);
         }
         // It may be over, or it was another one.
-        if wake.interrupted && self.underway && self.conn.shared().command().cause().is_some() {
+        if wake.is(Told::INTERRUPTED)
+            && self.underway
+            && self.conn.shared().command().cause().is_some()
+        {
             self.calls.add(Calls::CANCELLED);
         }
         // Whatever else has come was first.
-        if wake.due && self.calls.is_empty() && (self.parked || !ready.input()) {
+        if wake.is(Told::DUE) && self.calls.is_empty() && (self.parked || !input) {
             self.calls.add(Calls::DUE);
         }
     }
@@ -415,7 +421,7 @@ impl<H: Handler> Served<H> {
             }
             Err(payload) => {
                 discard(payload);
-                self.registry.count_panic_of(self.conn.id());
+                self.conn.registry().count_panic_of(self.conn.id());
                 return Err(CloseReason::Panicked);
             }
         }
@@ -469,7 +475,7 @@ impl<H: Handler> Served<H> {
                             // The event may be on its way still. Only if none has come by the next
                             // time that the connection is found silent was there none.
                             if self.unannounced {
-                                self.registry.count_lost_edge();
+                                self.conn.registry().count_lost_edge();
                             }
                             self.unannounced = true;
                         }
@@ -480,7 +486,7 @@ impl<H: Handler> Served<H> {
                     Ok(Filled::End) => Err(CloseReason::ClientClosed),
                     Ok(Filled::Nothing | Filled::Full) => {
                         if self.unannounced {
-                            self.registry.count_lost_edge();
+                            self.conn.registry().count_lost_edge();
                         }
                         Err(why)
                     }
@@ -492,6 +498,7 @@ impl<H: Handler> Served<H> {
     }
 
     /// Reads if there may be something. True: the handler has something to see.
+    #[inline(always)]
     fn fill(&mut self) -> Result<bool, CloseReason> {
         if !self.conn.may_fill() {
             return Ok(false);
@@ -531,6 +538,7 @@ impl<H: Handler> Served<H> {
     }
 
     /// Calls the handler once and takes in what it answers.
+    #[inline]
     fn call(&mut self) -> Result<(), CloseReason> {
         let Some(session) = &mut self.session else {
             return Err(CloseReason::OpenFailed);
@@ -564,7 +572,7 @@ impl<H: Handler> Served<H> {
             }
             Some(_) => {}
         }
-        let ticket = conn.ticket();
+        let ticket = woken.and_then(|_| conn.ticket());
         let answer = catch_unwind(AssertUnwindSafe(|| {
             let next = match woken {
                 None => handler.command(session, conn),
@@ -585,7 +593,7 @@ impl<H: Handler> Served<H> {
             }
             Err(payload) => {
                 discard(payload);
-                self.registry.count_panic_of(self.conn.id());
+                self.conn.registry().count_panic_of(self.conn.id());
                 return Err(CloseReason::Panicked);
             }
         };
@@ -599,9 +607,13 @@ impl<H: Handler> Served<H> {
             self.conn.shared().command().end();
             self.calls.drop(Calls::CANCELLED);
         }
+        let Some(woken) = woken else {
+            self.heard = true;
+            return Ok(());
+        };
         // A poke is not the client's doing, nor is a moment that the handler asked for: they leave the clock
         // of its silence as it is, unless that of another silence runs from now on.
-        let aside = matches!(woken, Some(Woken::Poked | Woken::Due | Woken::Cancelled))
+        let aside = matches!(woken, Woken::Poked | Woken::Due | Woken::Cancelled)
             && !was_parked
             && was_underway == self.underway;
         let owes = next.step == Step::MoreInput && !was_underway;
@@ -632,7 +644,7 @@ impl<H: Handler> Served<H> {
             if let Some(at) = next.until
                 && matches!(next.step, Step::Input | Step::MoreInput | Step::Park)
             {
-                self.until = Nanos(self.registry.at(at));
+                self.until = Nanos(self.conn.registry().at(at));
             }
         }
         match next.step {
@@ -675,6 +687,7 @@ impl<H: Handler> Served<H> {
 
     /// Sends what is queued. False: the socket takes no more now, and its writability is waited
     /// for.
+    #[inline(always)]
     fn flush(&mut self, place: Place<'_>) -> Result<bool, CloseReason> {
         let done = match self.conn.flush_now() {
             Ok(done) => done,
@@ -722,12 +735,12 @@ impl<H: Handler> Served<H> {
             let closed = catch_unwind(AssertUnwindSafe(|| handler.close(session, why)));
             if let Err(payload) = closed {
                 discard(payload);
-                self.registry.count_panic_of(self.conn.id());
+                self.conn.registry().count_panic_of(self.conn.id());
             }
             wait::command_ended();
         }
         self.conn.shut();
-        self.registry.closed(self.conn.shared(), &why);
+        self.conn.registry().closed(self.conn.shared(), &why);
     }
 
     fn last_words(&mut self, why: &CloseReason) {
@@ -753,7 +766,7 @@ impl<H: Handler> Served<H> {
         wait::command_ended();
         if let Err(payload) = said {
             discard(payload);
-            self.registry.count_panic_of(self.conn.id());
+            self.conn.registry().count_panic_of(self.conn.id());
             return;
         }
         self.conn.queue(&out);
@@ -836,7 +849,7 @@ impl<H: Handler> Connection for Served<H> {
             }
         };
         if let Some(rest) = rest {
-            wake = bed.rest(rest, self.conn.socket(), turn.until, &self.registry);
+            wake = bed.rest(rest, self.conn.socket(), turn.until, self.conn.registry());
             return Cause { wake, now: None };
         }
         match self.conn.fill_blocking() {
@@ -875,7 +888,7 @@ impl<H: Handler> Connection for Served<H> {
             }
             Err(payload) => {
                 discard(payload);
-                self.registry.count_panic_of(self.conn.id());
+                self.conn.registry().count_panic_of(self.conn.id());
                 CloseReason::Panicked
             }
         };

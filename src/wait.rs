@@ -246,6 +246,7 @@ pub(crate) fn place() -> Option<Arc<dyn Place>> {
 }
 
 /// The command on this thread has ended. A guard that it leaked must not keep the wait open.
+#[inline]
 pub(crate) fn command_ended() {
     WORKER.with(|w| {
         if let Some(worker) = w.get()

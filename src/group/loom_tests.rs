@@ -17,7 +17,7 @@ use super::fakes::{
 use crate::command::{Cause, Command, Registered, Verdict, Whose};
 use crate::mutant;
 use crate::port::Readiness;
-use crate::sched::{Nanos, Turn};
+use crate::sched::{Nanos, Told, Turn};
 use crate::sync::Mutex;
 use crate::wait::WaitKind;
 
@@ -558,7 +558,7 @@ fn a_resume_that_comes_before_its_park_ends_it() {
         let key = {
             let (parks, woken) = (parks.clone(), woken.clone());
             attach(&group, move |_, wake| {
-                if wake.resumed {
+                if wake.is(Told::RESUMED) {
                     woken.up();
                     return CLOSED;
                 }
@@ -584,10 +584,13 @@ fn parker(group: &TestGroup, woken: &Count, closed: &Count) -> crate::sched::Key
             closed.up();
             return CLOSED;
         }
-        if wake.resumed {
+        if wake.is(Told::RESUMED) {
             woken.up();
         }
-        assert!(!parked || wake.resumed, "woken for nothing: {wake:?}");
+        assert!(
+            !parked || wake.is(Told::RESUMED),
+            "woken for nothing: {wake:?}"
+        );
         if std::mem::replace(&mut parked, true) {
             IDLE
         } else {
@@ -650,11 +653,11 @@ fn a_resume_that_comes_with_the_time_out_of_its_park_is_not_lost() {
             let (woken, due) = (woken.clone(), due.clone());
             let mut until = Some(Nanos(1));
             attach(&group, move |_, wake| {
-                if wake.resumed {
+                if wake.is(Told::RESUMED) {
                     woken.up();
                     return CLOSED;
                 }
-                if wake.due {
+                if wake.is(Told::DUE) {
                     due.up();
                 }
                 Turn {
@@ -686,7 +689,7 @@ fn a_poke_that_comes_as_its_connection_parks_calls_it() {
         let key = {
             let poked = poked.clone();
             attach(&group, move |_, wake| {
-                if wake.poked {
+                if wake.is(Told::POKED) {
                     poked.up();
                     return IDLE;
                 }
@@ -709,7 +712,7 @@ fn a_cancellation_that_comes_as_its_connection_parks_calls_it() {
         let key = {
             let told = told.clone();
             attach(&group, move |_, wake| {
-                if wake.interrupted {
+                if wake.is(Told::INTERRUPTED) {
                     told.up();
                     return IDLE;
                 }
@@ -907,7 +910,7 @@ fn a_nearer_deadline_reaches_a_monitor_that_sleeps() {
         let weak = Arc::downgrade(&group);
         attach(&group, move |_, wake| {
             let group = weak.upgrade().expect("it runs this");
-            if wake.due {
+            if wake.is(Told::DUE) {
                 group.stop();
                 return CLOSED;
             }
@@ -1003,11 +1006,11 @@ fn a_holder_gets_a_thread_beyond_the_cap() {
         let holder = {
             let ran = ran.clone();
             attach(&group, move |_, wake| {
-                if wake.poked {
+                if wake.is(Told::POKED) {
                     ran.up();
                 }
                 Turn {
-                    holding: Some(!wake.poked),
+                    holding: Some(!wake.is(Told::POKED)),
                     in_transaction: false,
                     ..IDLE
                 }

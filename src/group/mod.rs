@@ -301,6 +301,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
 
     /// Carries out what a move asked for. Takes the guard, because nobody is woken under the lock:
     /// who is woken wants it.
+    #[inline(always)]
     fn perform(&self, guard: MutexGuard<'_, Guarded<T>>, actions: Actions) {
         let bed = match actions.call {
             Call::Worker(worker) => Some(guard.beds[worker.index()].clone()),

@@ -19,7 +19,7 @@ use super::fakes::{
 };
 use crate::mutant;
 use crate::port::Readiness;
-use crate::sched::{Key, Nanos, Turn, Wake};
+use crate::sched::{Key, Nanos, Told, Turn, Wake};
 use crate::wait::WaitKind;
 
 const SCHEDULE: &str = "THREAD_GROUP_SCHEDULE";
@@ -119,7 +119,7 @@ fn everything_at_once() {
         let parking = {
             let (parks, resumed) = (parks.clone(), resumed.clone());
             attach_until_closed(&group, &closed, move |_, wake| {
-                if wake.resumed {
+                if wake.is(Told::RESUMED) {
                     resumed.up();
                 } else if wake.ready.input() {
                     parks.up();
@@ -145,7 +145,7 @@ fn everything_at_once() {
         let poking = {
             let poked = poked.clone();
             attach_until_closed(&group, &closed, move |_, wake| {
-                if wake.poked {
+                if wake.is(Told::POKED) {
                     poked.up();
                 }
                 IDLE

@@ -435,6 +435,9 @@ fn a_holder_that_is_waited_for_no_more_while_it_runs_is_what_it_says() {
         let _ = pool.sched.unboost(pool.keys[0], pool.now);
         pool.ends_and_says(0, IDLE, Some(holding));
         let slot = pool.sched.table.get(pool.keys[0]).expect("it is connected");
-        assert_eq!((slot.holding, slot.boosted, slot.disowned), (holding, 0, 0));
+        assert_eq!(
+            (slot.is(Marks::HOLDING), slot.boosted, slot.disowned),
+            (holding, 0, 0)
+        );
     }
 }

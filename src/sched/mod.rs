@@ -45,8 +45,8 @@ use crew::Crew;
 pub(crate) use crew::{At, Kind, SeenWorker, Suspect, WorkerId};
 pub(crate) use lanes::Lane;
 use lanes::{LaneSet, Lanes};
-use table::{Due, Slot, Table};
-pub(crate) use table::{Key, Phase, SeenConn, Wake};
+use table::{Due, Marks, Slot, Table};
+pub(crate) use table::{Key, Phase, SeenConn, Told, Wake};
 use timers::Timers;
 
 /// A moment, in nanoseconds since the server started. Monotonic; 584 years long.
@@ -327,7 +327,7 @@ impl<T> State<T> {
     pub(crate) fn poke(&mut self, key: Key, now: Nanos) -> Actions {
         if let Some(slot) = self.table.get_mut(key) {
             let lost = slot.phase == Phase::Running && mutant::is("a_poke_of_who_runs_is_lost");
-            slot.wake.poked = !lost;
+            slot.wake.tell_if(!lost, Told::POKED);
             self.end_rest(key, now);
         }
         self.actions(Cause::Report, now)
@@ -339,7 +339,7 @@ impl<T> State<T> {
         if let Some(slot) = self.table.get_mut(key) {
             let lost =
                 slot.phase == Phase::Running && mutant::is("an_interrupt_of_who_runs_is_lost");
-            slot.wake.interrupted = !lost;
+            slot.wake.tell_if(!lost, Told::INTERRUPTED);
             self.end_rest(key, now);
         }
         self.actions(Cause::Report, now)
@@ -360,7 +360,7 @@ impl<T> State<T> {
             && (slot.resumed < ticket || mutant::is("a_park_may_end_twice"))
         {
             slot.resumed = ticket;
-            slot.dropped = dropped;
+            slot.mark(Marks::DROPPED, dropped);
             won = true;
             if slot.phase == Phase::Parked {
                 won = slot.ticket == ticket;
@@ -432,7 +432,11 @@ impl<T> State<T> {
         self.sparing = spare;
         for key in self.table.keys() {
             let idle = matches!(self.table.phase(key), Phase::Idle { in_command: false });
-            let spared = spare && self.table.get(key).is_some_and(|slot| slot.in_transaction);
+            let spared = spare
+                && self
+                    .table
+                    .get(key)
+                    .is_some_and(|slot| slot.is(Marks::IN_TRANSACTION));
             if idle && !spared {
                 self.close_soon(key, CloseReason::Draining, now);
             }
@@ -457,6 +461,7 @@ impl<T> State<T> {
     // ---- moves of a worker ----
 
     /// A worker that has nothing in hand asks what to do.
+    #[inline]
     pub(crate) fn take(&mut self, worker: WorkerId, now: Nanos) -> (Step<T>, Actions) {
         self.crew.arrived(worker);
         if self.stopping && !mutant::is("a_worker_does_not_see_the_stop") {
@@ -475,6 +480,7 @@ impl<T> State<T> {
 
     /// Takes the next connection out of its lane, for `worker` to run it; and whether its command is
     /// likely to be long.
+    #[inline(always)]
     fn start(
         &mut self,
         worker: WorkerId,
@@ -567,6 +573,7 @@ impl<T> State<T> {
     /// be drained is queued again instead of resting. A closed one is given back, to be dropped
     /// when the lock is not held.
     #[must_use = "dropping a task may run user code, which must not happen under the lock"]
+    #[inline]
     pub(crate) fn settle(
         &mut self,
         worker: WorkerId,
@@ -586,10 +593,7 @@ impl<T> State<T> {
         let slot = self.table.running_mut(key);
         slot.task = Some(task);
         slot.lane = turn.lane;
-        slot.was_long = was_long;
-        slot.in_transaction = turn.in_transaction;
-        slot.look_again = turn.look_again;
-        slot.in_transaction = turn.in_transaction;
+        slot.turned(was_long, turn.look_again, turn.in_transaction);
         slot.until = turn.until;
         self.table.settle_holding(key, turn.holding);
         let slot = self.table.running_mut(key);
@@ -602,7 +606,7 @@ impl<T> State<T> {
         let phase = match turn.end {
             End::Again | End::Closed => None,
             End::Idle { in_command } => {
-                let goes_on = in_command || (self.sparing && slot.in_transaction);
+                let goes_on = in_command || (self.sparing && slot.is(Marks::IN_TRANSACTION));
                 if self.draining && !goes_on && !mutant::is("settle_forgets_the_drain") {
                     slot.wake.close.get_or_insert(CloseReason::Draining);
                 }
@@ -940,6 +944,7 @@ impl<T> State<T> {
     }
 
     /// Queues a connection at rest if something has happened to it that ends the rest.
+    #[inline(always)]
     fn end_rest(&mut self, key: Key, now: Nanos) {
         if let Some(slot) = self.table.get_mut(key)
             && slot.wake.ends(slot.phase)
@@ -958,6 +963,7 @@ impl<T> State<T> {
         }
     }
 
+    #[inline(always)]
     fn enqueue(&mut self, key: Key, now: Nanos) {
         let lane = match self.bounds.policy {
             Policy::Conserving => self.table.queue(key, Slot::urgency),
@@ -1025,7 +1031,7 @@ impl<T> State<T> {
                 Due::Close(why) => self.close_soon(key, why, now),
                 Due::Look => {
                     if let Some(slot) = self.table.get_mut(key) {
-                        slot.wake.look = true;
+                        slot.wake.tell(Told::LOOK);
                         self.end_rest(key, now);
                     }
                 }
@@ -1037,7 +1043,7 @@ impl<T> State<T> {
     fn ring_timers(&mut self, now: Nanos) {
         while let Some(key) = self.timers.pop(now, &self.table) {
             if let Some(slot) = self.table.get_mut(key) {
-                slot.wake.due = true;
+                slot.wake.tell(Told::DUE);
                 self.end_rest(key, now);
             }
         }

@@ -47,38 +47,73 @@ pub(crate) struct Wake {
     pub(crate) ready: Readiness,
     /// It is to be closed, for this reason.
     pub(crate) close: Option<CloseReason>,
+    pub(crate) told: Told,
+}
+
+/// What else a connection may run for: a set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told(u8);
+
+impl Told {
     /// It is to be read once more; see [`Bounds::look_again`].
-    pub(crate) look: bool,
+    pub(crate) const LOOK: Self = Self(1);
     /// Somebody wants its handler to be called.
-    pub(crate) poked: bool,
+    pub(crate) const POKED: Self = Self(1 << 1);
     /// The time that it asked to be woken at has come.
-    pub(crate) due: bool,
+    pub(crate) const DUE: Self = Self(1 << 2);
     /// What it has parked for has happened.
-    pub(crate) resumed: bool,
+    pub(crate) const RESUMED: Self = Self(1 << 3);
     /// The command that it is at has been cancelled. It may have ended since.
-    pub(crate) interrupted: bool,
+    pub(crate) const INTERRUPTED: Self = Self(1 << 4);
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn has_any_of(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
 }
 
 impl Wake {
+    pub(crate) fn is(&self, told: Told) -> bool {
+        self.told.has_any_of(told)
+    }
+
+    pub(crate) fn tell(&mut self, told: Told) {
+        self.told = self.told.and(told);
+    }
+
+    pub(crate) fn tell_if(&mut self, so: bool, told: Told) {
+        if so {
+            self.tell(told);
+        }
+    }
+
     /// Whether a connection that rests in `phase` must run instead.
     pub(super) fn ends(&self, phase: Phase) -> bool {
-        let called = self.close.is_some() || self.poked || self.due;
+        let called = self.close.is_some() || self.is(Told::POKED.and(Told::DUE));
         match phase {
             Phase::Idle { in_command } => {
-                called || self.look || self.ready.input() || (self.interrupted && in_command)
+                called
+                    || self.ready.input()
+                    || self.is(Told::LOOK)
+                    || (in_command && self.is(Told::INTERRUPTED))
             }
             // Its handler is not called before its output has left, but input is taken.
             Phase::Flushing { crammed } => {
                 (self.close.is_some() && !mutant::is("a_slow_reader_is_not_killed"))
-                    || self.interrupted
+                    || self.is(Told::INTERRUPTED)
                     || self.ready.has_any_of(Readiness::WRITABLE)
                     || (self.ready.input() && !crammed && !mutant::is("a_slow_reader_is_not_read"))
             }
             // Input can wait; a client that has gone for good cannot, nor can what it is owed.
             Phase::Parked => {
-                let more = Readiness::HUNG_UP.and(Readiness::WRITABLE);
-                let told = self.resumed || self.interrupted;
-                called || told || self.ready.has_any_of(more)
+                called
+                    || self.is(Told::RESUMED.and(Told::INTERRUPTED))
+                    || self
+                        .ready
+                        .has_any_of(Readiness::HUNG_UP.and(Readiness::WRITABLE))
             }
             Phase::Queued { .. } | Phase::Running | Phase::Free => false,
         }
@@ -132,6 +167,8 @@ pub(super) enum Due {
     Look,
 }
 
+const _: () = assert!(size_of::<Slot<Box<dyn Fn()>>>() == 64);
+
 /// One cache line: a turn touches a slot two or three times, and thousands of slots take turns.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
@@ -151,22 +188,42 @@ pub(crate) struct Slot<T> {
     /// Where it queues next.
     pub(super) lane: Lane,
     pub(super) wake: Wake,
-    /// Its last command ran past the stall bound.
-    pub(super) was_long: bool,
-    /// Its last read may have stopped short of what is there.
-    pub(super) look_again: bool,
-    /// Others may be waiting for what its session holds.
-    pub(super) holding: bool,
-    /// Its session is in a transaction.
-    pub(super) in_transaction: bool,
+    pub(super) marks: Marks,
     /// How many say that they wait for this connection; and how many of these have stopped during its
     /// turn, for whose end it goes on to count as waited for: it has a thread.
     pub(super) boosted: u32,
     pub(super) unboosted: u32,
     /// And of how many that still wait it has said that they do not wait for it any more.
     pub(super) disowned: u32,
+}
+
+/// What is known of a connection beside its phase: a set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Marks(u8);
+
+impl Marks {
+    /// Its last command ran past the stall bound.
+    pub(super) const WAS_LONG: Self = Self(1);
+    /// Its last read may have stopped short of what is there.
+    pub(super) const LOOK_AGAIN: Self = Self(1 << 1);
+    /// Others may be waiting for what its session holds.
+    pub(super) const HOLDING: Self = Self(1 << 2);
+    /// Its session is in a transaction.
+    pub(super) const IN_TRANSACTION: Self = Self(1 << 3);
     /// Its last [`Resume`](crate::Resume) was dropped unused, rather than used.
-    pub(super) dropped: bool,
+    pub(super) const DROPPED: Self = Self(1 << 4);
+
+    const fn when(self, so: bool) -> Self {
+        if so { self } else { Self(0) }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn set(&mut self, mark: Self, so: bool) {
+        self.0 = self.0 & !mark.0 | mark.when(so).0;
+    }
 }
 
 impl<T> Slot<T> {
@@ -181,31 +238,44 @@ impl<T> Slot<T> {
             phase: Phase::Free,
             lane: Lane::Control,
             wake: Wake::default(),
-            was_long: false,
-            look_again: false,
-            holding: false,
-            in_transaction: false,
+            marks: Marks::default(),
             boosted: 0,
             unboosted: 0,
             disowned: 0,
-            dropped: false,
         }
+    }
+
+    pub(super) fn is(&self, mark: Marks) -> bool {
+        self.marks.0 & mark.0 != 0
+    }
+
+    pub(super) fn mark(&mut self, mark: Marks, so: bool) {
+        self.marks.set(mark, so);
+    }
+
+    /// What a turn says of these.
+    pub(super) fn turned(&mut self, was_long: bool, look_again: bool, in_transaction: bool) {
+        let stay = Marks::HOLDING.and(Marks::DROPPED);
+        self.marks = Marks(self.marks.0 & stay.0)
+            .and(Marks::WAS_LONG.when(was_long))
+            .and(Marks::LOOK_AGAIN.when(look_again))
+            .and(Marks::IN_TRANSACTION.when(in_transaction));
     }
 
     /// The park that it is in, or is about to enter, may have been resumed already.
     pub(super) fn take_resume(&mut self) {
         if self.ticket != 0 && self.resumed == self.ticket {
-            if self.dropped {
+            if self.is(Marks::DROPPED) {
                 self.wake.close.get_or_insert(CloseReason::Unresumed);
             } else {
-                self.wake.resumed = true;
+                self.wake.tell(Told::RESUMED);
             }
         }
     }
 
     /// Whether it may have a thread beyond the cap.
     fn holds(&self) -> bool {
-        self.holding || self.boosted > 0
+        self.is(Marks::HOLDING) || self.boosted > 0
     }
 
     /// Where it queues.
@@ -213,8 +283,8 @@ impl<T> Slot<T> {
         match self.lane {
             _ if self.holds() => Lane::Holding,
             _ if self.wake.close.is_some() => Lane::Control,
-            _ if self.wake.resumed || self.wake.interrupted => Lane::Control,
-            Lane::Low if self.was_long => Lane::Long,
+            _ if self.wake.is(Told::RESUMED.and(Told::INTERRUPTED)) => Lane::Control,
+            Lane::Low if self.is(Marks::WAS_LONG) => Lane::Long,
             lane => lane,
         }
     }
@@ -318,7 +388,7 @@ impl<T> Table<T> {
 
     /// Whether its last command was long.
     pub(super) fn was_long(&self, key: Key) -> bool {
-        self.slots[key.index as usize].was_long
+        self.slots[key.index as usize].is(Marks::WAS_LONG)
     }
 
     /// Queued to running: the task leaves the table.
@@ -355,7 +425,7 @@ impl<T> Table<T> {
     pub(super) fn settle_holding(&mut self, key: Key, holding: Option<bool>) {
         let slot = self.slot(key);
         let says = holding.unwrap_or(false);
-        if slot.holding == says && slot.boosted == 0 {
+        if slot.boosted == 0 && slot.is(Marks::HOLDING) == says {
             return;
         }
         let mut boosted = slot.boosted - std::mem::take(&mut slot.unboosted);
@@ -368,7 +438,7 @@ impl<T> Table<T> {
     fn hold(&mut self, key: Key, holding: bool, boosted: u32) {
         let slot = self.slot(key);
         let before = slot.holds();
-        slot.holding = holding;
+        slot.mark(Marks::HOLDING, holding);
         slot.boosted = boosted;
         let after = slot.holds();
         self.holding = self.holding + usize::from(after) - usize::from(before);
@@ -380,7 +450,7 @@ impl<T> Table<T> {
         if slot.unboosted > 0 {
             slot.unboosted -= 1;
         } else {
-            let (holding, boosted) = (slot.holding, slot.boosted);
+            let (holding, boosted) = (slot.is(Marks::HOLDING), slot.boosted);
             self.hold(key, holding, boosted + 1);
         }
     }
@@ -394,7 +464,7 @@ impl<T> Table<T> {
         } else if slot.phase == Phase::Running {
             slot.unboosted += 1;
         } else {
-            let (holding, boosted) = (slot.holding, slot.boosted);
+            let (holding, boosted) = (slot.is(Marks::HOLDING), slot.boosted);
             self.hold(key, holding, boosted.saturating_sub(1));
         }
     }
@@ -463,7 +533,8 @@ impl<T> Table<T> {
     fn deadline(slot: &Slot<T>, bounds: &Bounds) -> Option<(Nanos, Due)> {
         let (time, why) = match slot.phase {
             Phase::Idle { in_command: false }
-                if slot.in_transaction && bounds.transaction_timeout < bounds.idle_timeout =>
+                if slot.is(Marks::IN_TRANSACTION)
+                    && bounds.transaction_timeout < bounds.idle_timeout =>
             {
                 (bounds.transaction_timeout, CloseReason::IdleInTransaction)
             }
@@ -475,7 +546,7 @@ impl<T> Table<T> {
             }
             Phase::Queued { .. } | Phase::Running | Phase::Parked | Phase::Free => return None,
         };
-        if slot.look_again
+        if slot.is(Marks::LOOK_AGAIN)
             && time > bounds.look_again
             && !matches!(slot.phase, Phase::Flushing { .. })
         {
@@ -537,7 +608,7 @@ impl<T> Table<T> {
     pub(super) fn code(&self, key: Key, now: Nanos, bounds: &Bounds) -> [u64; 8] {
         let slot = self.get(key).expect("it is connected");
         let (phase, time) = match slot.phase {
-            Phase::Idle { in_command: false } if slot.in_transaction => {
+            Phase::Idle { in_command: false } if slot.is(Marks::IN_TRANSACTION) => {
                 (0, bounds.idle_timeout.min(bounds.transaction_timeout))
             }
             Phase::Idle { in_command: false } => (0, bounds.idle_timeout),
@@ -558,15 +629,7 @@ impl<T> Table<T> {
             NEVER => 0,
             until => 1 + until.since(now).0,
         };
-        let Wake {
-            ready,
-            close,
-            look,
-            poked,
-            due,
-            resumed,
-            interrupted,
-        } = slot.wake;
+        let Wake { ready, close, told } = slot.wake;
         // A park is resumed, or is not; which one it is matters only beside that.
         let ahead = slot.ticket.wrapping_sub(slot.resumed);
         let bits = |bits: &[bool]| bits.iter().fold(0, |all, bit| all * 2 + u64::from(*bit));
@@ -576,18 +639,16 @@ impl<T> Table<T> {
             until,
             slot.lane as u64,
             bits(&[
-                slot.was_long,
-                slot.holding,
-                slot.in_transaction,
                 slot.boosted > 0,
                 slot.boosted > slot.unboosted,
                 slot.disowned > 0,
-                slot.dropped,
-                ahead == 0,
-            ]),
+            ]) << 5
+                // In the place of a mark that the walk has no use for.
+                | bits(&[ahead == 0, false])
+                | u64::from(slot.marks.0 & !Marks::LOOK_AGAIN.0),
             ready.bits(),
             close.map_or(0, |why| 1 + why.index() as u64),
-            bits(&[look, poked, due, resumed, interrupted]),
+            u64::from(told.0),
         ]
     }
 }

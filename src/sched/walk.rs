@@ -695,9 +695,9 @@ impl World {
                 assert_eq!(conn.key, Some(key));
                 let all = wake.ready.and(conn.unseen);
                 assert_eq!(all, wake.ready, "3: readiness is lost");
-                assert!(!conn.poked || wake.poked, "a poke is lost");
+                assert!(!conn.poked || wake.is(Told::POKED), "a poke is lost");
                 assert!(
-                    !conn.interrupted || wake.interrupted,
+                    !conn.interrupted || wake.is(Told::INTERRUPTED),
                     "a cancellation is lost"
                 );
                 assert!(
@@ -708,7 +708,7 @@ impl World {
                 conn.opened = true;
                 conn.poked = false;
                 conn.interrupted = false;
-                if self.setup.resumes && (conn.made == 0 || wake.resumed) {
+                if self.setup.resumes && (conn.made == 0 || wake.is(Told::RESUMED)) {
                     conn.made += 1;
                     conn.resumed = false;
                 }
@@ -864,9 +864,9 @@ impl World {
     fn check_nothing_lost(&self, conn: &Conn, slot: &Slot<usize>) {
         let all = slot.wake.ready.and(conn.unseen);
         assert_eq!(all, slot.wake.ready, "readiness is lost");
-        assert!(!conn.poked || slot.wake.poked, "a poke is lost");
+        assert!(!conn.poked || slot.wake.is(Told::POKED), "a poke is lost");
         assert!(
-            !conn.interrupted || slot.wake.interrupted,
+            !conn.interrupted || slot.wake.is(Told::INTERRUPTED),
             "a cancellation is lost"
         );
         assert!(
@@ -883,7 +883,7 @@ impl World {
                     "input is there, and the connection rests"
                 );
                 assert!(
-                    in_command || slot.in_transaction || !self.sched.draining,
+                    in_command || slot.is(Marks::IN_TRANSACTION) || !self.sched.draining,
                     "idle in a drain"
                 );
                 assert!(
@@ -928,7 +928,7 @@ impl World {
                 assert!(urgent || !conn.killed, "a killed connection queues");
                 assert_eq!(
                     lane == Lane::Holding,
-                    slot.holding || slot.boosted > 0,
+                    slot.is(Marks::HOLDING) || slot.boosted > 0,
                     "whoever holds something is in the lane of those who do"
                 );
             }
@@ -1041,7 +1041,7 @@ impl World {
         let polled = sched.crew.listener().is_some();
         let resting_holder = self.conns.iter().filter_map(|c| c.key).any(|key| {
             let slot = sched.table.get(key).expect("it is connected");
-            slot.phase.is_rest() && (slot.holding || slot.boosted > 0)
+            slot.phase.is_rest() && (slot.is(Marks::HOLDING) || slot.boosted > 0)
         });
         assert!(
             polled || !resting_holder,
@@ -1130,7 +1130,11 @@ impl World {
         // Whoever is in the middle of something may finish; its deadline sees to it that it does.
         let owing = |key: Key| {
             let idle = matches!(sched.table.phase(key), Phase::Idle { in_command: false });
-            !idle || sched.table.get(key).is_some_and(|slot| slot.in_transaction)
+            !idle
+                || sched
+                    .table
+                    .get(key)
+                    .is_some_and(|slot| slot.is(Marks::IN_TRANSACTION))
         };
         assert!(
             !sched.draining || sched.table.keys().all(owing),

@@ -14,7 +14,7 @@ use crate::handler::CloseReason;
 use crate::os::bell::{self, Awaited, Bell};
 use crate::os::socket::Socket;
 use crate::port::Readiness;
-use crate::sched::{NEVER, Nanos, Ticket, Wake};
+use crate::sched::{NEVER, Nanos, Ticket, Told, Wake};
 use crate::sync::Mutex;
 
 /// How often is looked where no bell was to be had, for want of descriptors.
@@ -93,7 +93,7 @@ impl Bed {
             }
             let now = Nanos(registry.now());
             if now >= until {
-                wake.due = true;
+                wake.tell(Told::DUE);
                 return wake;
             }
             let left = (until != NEVER).then(|| until.since(now).to_duration());
@@ -128,8 +128,8 @@ impl Bed {
 
     fn is_called(&self, rest: Rest, wake: &mut Wake) -> bool {
         let mut called = self.called.lock();
-        wake.poked = std::mem::take(&mut called.poked);
-        wake.interrupted = std::mem::take(&mut called.interrupted);
+        wake.tell_if(std::mem::take(&mut called.poked), Told::POKED);
+        wake.tell_if(std::mem::take(&mut called.interrupted), Told::INTERRUPTED);
         if let Rest::Park { ticket, .. } = rest
             && ticket != 0
             && called.resumed == ticket
@@ -137,11 +137,11 @@ impl Bed {
             if called.dropped {
                 wake.close = Some(CloseReason::Unresumed);
             } else {
-                wake.resumed = true;
+                wake.tell(Told::RESUMED);
             }
         }
-        let told = wake.poked || wake.interrupted;
-        called.killed || told || wake.resumed || wake.close.is_some()
+        let told = wake.is(Told::POKED) || wake.is(Told::INTERRUPTED);
+        called.killed || told || wake.is(Told::RESUMED) || wake.close.is_some()
     }
 
     fn bell(&self) -> Option<Arc<Bell>> {

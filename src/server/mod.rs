@@ -493,12 +493,8 @@ impl ServerHandle {
             Arc::clone(&registry),
             listener,
         );
-        let served: Box<dyn Connection> = Box::new(Served::new(
-            Arc::clone(handler),
-            conn,
-            registry,
-            part.runner.budget(),
-        ));
+        let served: Box<dyn Connection> =
+            Box::new(Served::new(Arc::clone(handler), conn, part.runner.budget()));
         let id = shared.id();
         let started = match part.runner {
             Runner::Pool(pool) => pool.attach(&shared, served),
