@@ -67,8 +67,13 @@ pub struct Measured {
     pub completed: u64,
     /// Latencies, in nanoseconds.
     pub latencies: Histogram<u64>,
+    /// Of the commits among them, in nanoseconds; empty for workloads without transactions.
+    pub commits: Histogram<u64>,
     /// From the first statement, warm-up included, to the last reply.
     pub errors: Errors,
+    /// Row locks that were waited for in vain, likewise. The transaction begins again; that is no
+    /// error.
+    pub lock_timeouts: u64,
     /// CPU time of the load generator's thread while the window was open.
     pub client_cpu: Duration,
     /// Jain's fairness index over what each client completed in the window.
@@ -136,6 +141,7 @@ struct Tally {
     closed_at: u64,
     completed: u64,
     latencies: Histogram<u64>,
+    commits: Histogram<u64>,
 }
 
 /// An empty record of latencies, in nanoseconds.
@@ -163,7 +169,7 @@ impl Clients {
             )?,
             requests: Requests::new(*workload, *rows, *clients as u64),
             drain_within: *drain_within,
-            tally: Tally::new(latencies()?),
+            tally: Tally::new(latencies()?, latencies()?),
         })
     }
 
@@ -191,7 +197,9 @@ impl Clients {
             window: Duration::from_nanos(self.tally.closed_at - self.tally.opened_at),
             completed: self.tally.completed,
             latencies: self.tally.latencies.clone(),
+            commits: self.tally.commits.clone(),
             errors: self.wires.errors.clone(),
+            lock_timeouts: self.wires.timeouts,
             client_cpu,
             jain: jain(self.wires.iter_mut().map(|wire| wire.completed)),
         })
@@ -248,6 +256,7 @@ impl Clients {
     fn begin(&mut self) {
         self.tally.reset();
         self.wires.errors = Errors::default();
+        self.wires.timeouts = 0;
         let now = self.wires.now();
         for index in 0..self.wires.len() {
             self.wires.get_mut(index).completed = 0;
@@ -302,10 +311,14 @@ impl Clients {
             } = self;
             wires.turn(wake_at.saturating_sub(now), |wires, index, now, correct| {
                 let wire = wires.get_mut(index);
+                if correct && wire.script.is_committing() {
+                    tally.note_commit(wire.sent_at, now);
+                }
                 if wire.script.answered(correct) {
                     wire.completed += u64::from(tally.count(wire.script.began_at, now));
                 }
-                if tally.sending {
+                // Who is in a transaction ends it: others may wait for its rows.
+                if tally.sending || !wire.script.has_ended() {
                     send_next(wires, requests, index, now);
                 }
             })?;
@@ -325,7 +338,7 @@ fn send_next(wires: &mut Wires, requests: &mut Requests, index: usize, now: u64)
 }
 
 impl Tally {
-    fn new(latencies: Histogram<u64>) -> Tally {
+    fn new(latencies: Histogram<u64>, commits: Histogram<u64>) -> Tally {
         let mut tally = Tally {
             sending: false,
             open: false,
@@ -333,6 +346,7 @@ impl Tally {
             closed_at: 0,
             completed: 0,
             latencies,
+            commits,
         };
         tally.reset();
         tally
@@ -346,6 +360,14 @@ impl Tally {
         self.closed_at = u64::MAX;
         self.completed = 0;
         self.latencies.reset();
+        self.commits.reset();
+    }
+
+    /// Notes how long a commit took that has been answered well.
+    fn note_commit(&mut self, sent_at: u64, now: u64) {
+        if (self.opened_at..self.closed_at).contains(&sent_at) {
+            self.commits.saturating_record(now - sent_at);
+        }
     }
 
     /// Counts a correct reply; whether it came while the window was open.

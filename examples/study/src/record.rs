@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::latency;
 use crate::machine::Machine;
 use crate::plan::show_cpus;
-use crate::run::Cell;
+use crate::run::{Cell, Commits};
 
 /// A file that results will be written to. It is opened before the measurement, so that an hour of
 /// it is not lost to a folder that does not exist.
@@ -84,10 +84,10 @@ pub fn csv(cells: &[Cell]) -> String {
         }
         let values: Vec<String> = fields
             .values()
-            .map(|value| {
-                value
-                    .as_str()
-                    .map_or_else(|| value.to_string(), String::from)
+            .map(|value| match value {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
             })
             .collect();
         text.push_str(&values.join(","));
@@ -113,6 +113,7 @@ fn facts(machine: &Machine) -> Value {
 
 /// The one place that names a cell's fields, in the order that both formats keep.
 fn fields(cell: &Cell) -> Map<String, Value> {
+    let of_commits = |of: &dyn Fn(&Commits) -> Value| cell.commits.as_ref().map_or(Value::Null, of);
     let fields = [
         ("workload", json!(cell.workload.name())),
         ("scheduler", json!(cell.scheduler.name())),
@@ -125,6 +126,9 @@ fn fields(cell: &Cell) -> Map<String, Value> {
         ("p95_us", rounded(cell.p95_us, 10.0)),
         ("p99_us", rounded(cell.p99_us, 10.0)),
         ("max_us", rounded(cell.max_us, 10.0)),
+        ("commit_p50_us", of_commits(&|c| rounded(c.p50_us, 10.0))),
+        ("commit_p99_us", of_commits(&|c| rounded(c.p99_us, 10.0))),
+        ("lock_timeouts", of_commits(&|c| json!(c.lock_timeouts))),
         ("errors", json!(cell.errors.total())),
         ("server_threads_peak", json!(cell.server_threads_peak)),
         ("server_rss_kib", json!(cell.server_rss_kib)),
@@ -191,6 +195,7 @@ pub(crate) mod tests {
             p95_us: 20.0,
             p99_us: 30_000.0,
             max_us: 40_000.0,
+            commits: None,
             errors: Errors::default(),
             server_threads_peak: 5,
             server_rss_kib: 1_000,
@@ -225,12 +230,13 @@ pub(crate) mod tests {
         let cell = value["cells"][0].as_object().unwrap();
         let names: Vec<_> = cell.keys().map(String::as_str).collect();
         let promised = "workload scheduler transport clients qps qps_min qps_max p50_us p95_us p99_us \
-                        max_us errors \
+                        max_us commit_p50_us commit_p99_us lock_timeouts errors \
                         server_threads_peak server_rss_kib server_cpu_s client_cpu_s jain_fairness";
         assert_eq!(names.join(" "), promised);
         assert_eq!(cell["scheduler"], "per-connection");
         assert_eq!(cell["qps"], 1235.0);
         assert_eq!(cell["server_cpu_s"], 0.988);
+        assert!(cell["commit_p50_us"].is_null(), "a select has no commit");
     }
 
     #[test]
@@ -266,7 +272,7 @@ pub(crate) mod tests {
         ]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines.iter().all(|line| line.len() == 17));
+        assert!(lines.iter().all(|line| line.len() == 20));
         assert_eq!(
             (lines[0][3], lines[2][3], lines[1][1]),
             ("clients", "32", "pool")

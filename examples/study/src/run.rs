@@ -104,6 +104,8 @@ pub struct Cell {
     pub p99_us: f64,
     /// The largest of all rounds.
     pub max_us: f64,
+    /// Of workloads with commits.
+    pub commits: Option<Commits>,
     /// The errors of all rounds.
     pub errors: Errors,
     /// The most threads that the server had in any round.
@@ -122,6 +124,17 @@ pub struct Cell {
     /// Rounds in which other processes took more than [`process::DISTURBED`] of these CPUs from server and
     /// client.
     pub disturbed: usize,
+}
+
+/// How the commits of a cell fared, from when `COMMIT` was sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Commits {
+    /// The median of the rounds' medians.
+    pub p50_us: f64,
+    /// The median of their 99th percentiles.
+    pub p99_us: f64,
+    /// Row locks that were waited for in vain, in all rounds.
+    pub lock_timeouts: u64,
 }
 
 /// What a round says as it ends.
@@ -199,6 +212,7 @@ struct Round {
     p95_us: f64,
     p99_us: f64,
     max_us: f64,
+    commits: Commits,
     errors: Errors,
     size: process::Size,
     server_cpu_s: f64,
@@ -224,12 +238,18 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
     drop(clients);
     server.settle()?;
     let quantile = |q| measured.latencies.value_at_quantile(q) as f64 / 1e3;
+    let of_commits = |q| measured.commits.value_at_quantile(q) as f64 / 1e3;
     Ok(Round {
         qps: measured.qps(),
         p50_us: quantile(0.50),
         p95_us: quantile(0.95),
         p99_us: quantile(0.99),
         max_us: measured.latencies.max() as f64 / 1e3,
+        commits: Commits {
+            p50_us: of_commits(0.50),
+            p99_us: of_commits(0.99),
+            lock_timeouts: measured.lock_timeouts,
+        },
         size,
         server_cpu_s: used.server.as_secs_f64(),
         client_cpu_s: measured.client_cpu.as_secs_f64(),
@@ -262,6 +282,11 @@ fn cell(
         p95_us: spread(|round| round.p95_us).median,
         p99_us: spread(|round| round.p99_us).median,
         max_us: spread(|round| round.max_us).max,
+        commits: workload.is_transaction().then(|| Commits {
+            p50_us: spread(|round| round.commits.p50_us).median,
+            p99_us: spread(|round| round.commits.p99_us).median,
+            lock_timeouts: rounds.iter().map(|round| round.commits.lock_timeouts).sum(),
+        }),
         errors,
         server_threads_peak: rounds
             .iter()
@@ -293,6 +318,11 @@ mod tests {
             p95_us: 2.0,
             p99_us: qps,
             max_us,
+            commits: Commits {
+                p50_us: qps / 10.0,
+                p99_us: qps,
+                lock_timeouts: refused,
+            },
             errors: Errors {
                 refused,
                 first: Some(format!("of {qps}")),
@@ -313,7 +343,14 @@ mod tests {
             round(30.0, 9.0, 0, 8),
             round(20.0, 7.0, 2, 4),
         ];
-        let cell = cell(Workload::Ping, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        let of = |workload| cell(workload, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        let convoy = of(Workload::Convoy).commits.unwrap();
+        assert_eq!(
+            (convoy.p50_us, convoy.p99_us, convoy.lock_timeouts),
+            (2.0, 20.0, 3)
+        );
+        let cell = of(Workload::Ping);
+        assert_eq!(cell.commits, None, "it has none");
         assert_eq!(
             cell.qps,
             Spread {
