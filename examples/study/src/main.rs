@@ -23,7 +23,7 @@ mod linux {
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
-    use study::{latency, process, published, server, table};
+    use study::{doctor, latency, process, published, server, table};
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -43,7 +43,22 @@ mod linux {
             Command::Help => say(HELP).map(|()| ExitCode::SUCCESS),
             Command::Table(table) => throughput(&table),
             Command::Latency(latency) => latencies(&latency),
+            Command::Doctor(plan) => examine(&plan),
         }
+    }
+
+    fn examine(plan: &doctor::Plan) -> Result<ExitCode> {
+        let findings = doctor::examine(plan);
+        say(&if plan.json {
+            doctor::json(&findings)
+        } else {
+            doctor::render(&findings)
+        })?;
+        Ok(if doctor::is_ill(&findings) {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 
     fn throughput(Table { plan, json, csv }: &Table) -> Result<ExitCode> {

@@ -10,9 +10,10 @@ use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
 use crate::cpu::{self, Split};
+use crate::doctor;
 use crate::error::{Error, Result};
 use crate::options::{ServerOptions, number};
-use crate::plan::{self, Scheduler, Transport, Workload};
+use crate::plan::{self, CLIENTS_MAX, Scheduler, Transport, Workload};
 use crate::run::Plan;
 
 pub use latency::Latency;
@@ -63,7 +64,14 @@ same server send heavy statements
                        as above                                    [3, 0.25, 3, unix]
   --server-cpus LIST   as above                                    [one]
 
-Settings of the servers, for both:
+study doctor [options]: what on this machine will spoil a server's latency, why, and
+what to do; the exit code is 1 when something will
+
+  --clients N          how many connections the server is to hold  [4096]
+  --json               for programs
+  --root DIR           look at the proc and sys below DIR          [/]
+
+Settings of the servers, for table and latency:
 
   --groups N           groups of the pool        [one for each server CPU; latency: 1]
   --max-threads N      threads of the pool                         [the pool's default]
@@ -88,6 +96,8 @@ pub enum Command {
     Table(Box<Table>),
     /// Measure latency beside heavy statements and print a table.
     Latency(Box<Latency>),
+    /// Look at the machine.
+    Doctor(doctor::Plan),
 }
 
 /// The arguments of `study table`.
@@ -112,15 +122,16 @@ pub fn parse(
     match parser.next().map_err(Error::usage)? {
         Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "doctor" => doctor(&mut parser),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, latency (see --help)",
+            "no subcommand '{}'; there are: table, latency, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study latency (see --help)",
+            "what to do? There are: study table, study latency, study doctor (see --help)",
         )),
     }
 }
@@ -183,6 +194,26 @@ fn table(
         port,
     };
     Ok(Command::Table(Box::new(Table { plan, json, csv })))
+}
+
+fn doctor(parser: &mut lexopt::Parser) -> Result<Command> {
+    let mut plan = doctor::Plan {
+        root: "/".into(),
+        clients: 4_096,
+        json: false,
+    };
+    while let Some(arg) = parser.next().map_err(Error::usage)? {
+        match arg {
+            Long("clients") => {
+                plan.clients = number("clients", &text(parser)?, 1..=CLIENTS_MAX as u64)?;
+            }
+            Long("json") => plan.json = true,
+            Long("root") => plan.root = parser.value().map_err(Error::usage)?.into(),
+            Long("help") | Short('h') => return Ok(Command::Help),
+            other => return Err(Error::usage(other.unexpected())),
+        }
+    }
+    Ok(Command::Doctor(plan))
 }
 
 /// Who runs where: as asked, and whoever was not mentioned gets what is left, or its usual part if
@@ -402,6 +433,7 @@ mod tests {
             "table --help",
             "table --rounds 3 -h",
             "latency --help",
+            "doctor --help",
         ] {
             assert!(matches!(parsed(line), Ok(Command::Help)), "{line}");
         }
