@@ -762,8 +762,16 @@ impl Ahead {
         self.unread().is_empty()
     }
 
-    /// Reads on, as far as `max` bytes.
+    /// Reads on, as far as `max` bytes. Keeps no memory for nothing.
     fn read(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
+        let taken = self.read_on(max, read);
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+        taken
+    }
+
+    fn read_on(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
         loop {
             let len = self.bytes.len();
             let room = max.saturating_sub(len - self.start).min(IO_CHUNK);
