@@ -28,6 +28,7 @@ pub mod process;
 pub mod published;
 pub mod record;
 pub mod reply;
+pub mod report;
 pub mod request;
 pub mod run;
 mod script;

@@ -37,6 +37,8 @@ pub struct Load {
     pub rows: u64,
     /// How many clients.
     pub clients: usize,
+    /// The same seed makes the same statements.
+    pub seed: u64,
     /// How long all of them together may take to connect and be greeted.
     pub connect_within: Duration,
     /// How long the last replies may take after the load has ended. What is missing then is stuck.
@@ -52,6 +54,7 @@ impl Load {
             workload,
             rows,
             clients,
+            seed: 0,
             connect_within,
             drain_within,
         }
@@ -157,6 +160,7 @@ impl Clients {
             workload,
             rows,
             clients,
+            seed,
             connect_within,
             drain_within,
         } = load;
@@ -167,7 +171,7 @@ impl Clients {
                 *connect_within,
                 workload.rows_per_reply(),
             )?,
-            requests: Requests::new(*workload, *rows, *clients as u64),
+            requests: Requests::new(*workload, *rows, seed.wrapping_add(*clients as u64)),
             drain_within: *drain_within,
             tally: Tally::new(latencies()?, latencies()?),
         })

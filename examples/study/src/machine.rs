@@ -90,6 +90,26 @@ impl Machine {
         warnings
     }
 
+    /// The facts, each with its name.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        [
+            (
+                "processor",
+                format!("{}, CPUs: {}", self.cpu_model, self.cores),
+            ),
+            ("kernel", format!("Linux {}", self.kernel)),
+            ("server", format!("CPUs {}", show_cpus(&self.split.server))),
+            ("clients", format!("CPUs {}", show_cpus(&self.split.client))),
+            ("governor", self.governor.clone()),
+            ("quota", self.quota.clone()),
+            ("commit", self.commit.clone()),
+            ("date", self.date.clone()),
+            ("command", self.command_line.clone()),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec()
+    }
+
     /// The facts as the lines above a table.
     pub fn lines(&self) -> Vec<String> {
         vec![

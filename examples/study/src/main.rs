@@ -23,7 +23,7 @@ mod linux {
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
-    use study::{doctor, latency, process, published, server, table};
+    use study::{doctor, latency, process, published, report, server, table};
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -43,8 +43,26 @@ mod linux {
             Command::Help => say(HELP).map(|()| ExitCode::SUCCESS),
             Command::Table(table) => throughput(&table),
             Command::Latency(latency) => latencies(&latency),
+            Command::Report(plan) => everything(&plan),
             Command::Doctor(plan) => examine(&plan),
         }
+    }
+
+    fn everything(plan: &report::Plan) -> Result<ExitCode> {
+        report::prepare(&plan.out)?;
+        // The servers of `latency` run on some of the CPUs of the others.
+        let split = plan
+            .tables
+            .first()
+            .map_or(&plan.latency.split, |table| &table.split);
+        let machine = prepare(plan.files_needed(), split)?;
+        let data = report::measure(plan, watcher(plan.rounds_in_all()))?;
+        let page = report::write(plan, &machine, &data)?;
+        conclude(
+            &machine,
+            &format!("{}\n", page.display()),
+            data.errors() > 0,
+        )
     }
 
     fn examine(plan: &doctor::Plan) -> Result<ExitCode> {

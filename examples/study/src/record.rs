@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::latency;
 use crate::machine::Machine;
 use crate::plan::show_cpus;
-use crate::run::{Cell, Commits};
+use crate::report::Data;
+use crate::run::{Cell, Commits, QUANTILES};
 
 /// A file that results will be written to. It is opened before the measurement, so that an hour of
 /// it is not lost to a folder that does not exist.
@@ -67,19 +68,69 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
+/// `{"machine": {..}, "seed": .., "cells": [..], "latency": [..]}`.
+pub fn report_json(machine: &Machine, seed: u64, data: &Data) -> String {
+    let cells = data.cells.iter().map(|cell| {
+        let mut fields = fields(cell);
+        let quantiles = cell.quantiles_us.iter().map(|us| rounded(*us, 10.0));
+        fields.insert("quantiles_us".into(), quantiles.collect());
+        fields
+    });
+    let latency = data.latency.iter().map(|(name, cell)| of_row(name, cell));
+    pretty(&json!({
+        "machine": facts(machine),
+        "seed": seed,
+        "quantiles": QUANTILES,
+        "cells": cells.collect::<Vec<_>>(),
+        "latency": latency.collect::<Vec<_>>(),
+    }))
+}
+
 /// A line of names, then a line for each cell. No value of a cell holds a comma.
 pub fn csv(cells: &[Cell]) -> String {
+    lines(cells.iter().map(fields))
+}
+
+/// A line for each quantile of each cell.
+pub fn cdf_csv(cells: &[Cell]) -> String {
+    lines(cells.iter().flat_map(|cell| {
+        QUANTILES
+            .iter()
+            .zip(&cell.quantiles_us)
+            .map(|(quantile, us)| {
+                object([
+                    ("workload", json!(cell.workload.name())),
+                    ("scheduler", json!(cell.scheduler.name())),
+                    ("transport", json!(cell.transport.name())),
+                    ("clients", json!(cell.clients)),
+                    ("quantile", json!(quantile)),
+                    ("latency_us", rounded(*us, 10.0)),
+                ])
+            })
+    }))
+}
+
+/// A line for each row of light statements beside heavy ones. A row's name may hold a comma, which
+/// becomes a semicolon.
+pub fn latency_csv(rows: &[(String, latency::Cell)]) -> String {
+    lines(
+        rows.iter()
+            .map(|(name, cell)| of_row(&name.replace(',', ";"), cell)),
+    )
+}
+
+fn of_row(name: &str, cell: &latency::Cell) -> Map<String, Value> {
+    let mut fields = object([("row", json!(name))]);
+    fields.extend(latency_fields(cell));
+    fields
+}
+
+fn lines(records: impl Iterator<Item = Map<String, Value>>) -> String {
     let mut text = String::new();
-    for (index, cell) in cells.iter().enumerate() {
-        let fields = fields(cell);
+    for (index, fields) in records.enumerate() {
         if index == 0 {
-            text.push_str(
-                &fields
-                    .keys()
-                    .map(String::as_str)
-                    .collect::<Vec<_>>()
-                    .join(","),
-            );
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            text.push_str(&names.join(","));
             text.push('\n');
         }
         let values: Vec<String> = fields
@@ -192,6 +243,7 @@ pub(crate) mod tests {
                 max: qps * 2.0,
             },
             p50_us: 10.04,
+            quantiles_us: crate::run::QUANTILES.map(|q| 10.0 + q * 1e4).to_vec(),
             p95_us: 20.0,
             p99_us: 30_000.0,
             max_us: 40_000.0,

@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
+
 use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
@@ -42,6 +44,8 @@ pub struct Plan {
     pub rows: u64,
     /// How the servers are set.
     pub options: ServerOptions,
+    /// The same seed makes the same statements.
+    pub seed: u64,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
     pub port: Option<u16>,
 }
@@ -98,6 +102,8 @@ pub struct Cell {
     pub qps: Spread,
     /// Latency: the median of the rounds' medians.
     pub p50_us: f64,
+    /// Of all rounds together, at [`QUANTILES`].
+    pub quantiles_us: Vec<f64>,
     /// The median of their 95th percentiles.
     pub p95_us: f64,
     /// The median of their 99th percentiles.
@@ -125,6 +131,11 @@ pub struct Cell {
     /// client.
     pub disturbed: usize,
 }
+
+/// The quantiles at which a cell keeps its latencies, from the fastest to the slowest.
+pub const QUANTILES: [f64; 15] = [
+    0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0,
+];
 
 /// How the commits of a cell fared, from when `COMMIT` was sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -208,6 +219,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
 #[derive(Debug)]
 struct Round {
     qps: f64,
+    latencies: Histogram<u64>,
     p50_us: f64,
     p95_us: f64,
     p99_us: f64,
@@ -224,7 +236,11 @@ struct Round {
 
 fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
     let pid = server.pid();
-    let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
+    let endpoint = server.endpoint().clone();
+    let load = Load {
+        seed: plan.seed,
+        ..Load::new(endpoint, workload, plan.rows, clients)
+    };
     let mut clients = Clients::connect(&load)?;
     let cpus = plan.split.all();
     let (mut opened, mut closed) = Default::default();
@@ -257,6 +273,7 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
         jain: measured.jain,
         disturbed: used.is_disturbed(measured.window),
         errors: measured.errors,
+        latencies: measured.latencies,
     })
 }
 
@@ -269,9 +286,16 @@ fn cell(
 ) -> Cell {
     let spread = |of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
     let mut errors = Errors::default();
+    let mut latencies: Option<Histogram<u64>> = None;
     for round in rounds {
         errors.add(&round.errors);
+        match &mut latencies {
+            None => latencies = Some(round.latencies.clone()),
+            // They are all made with the same bounds.
+            Some(all) => drop(all.add(&round.latencies)),
+        }
     }
+    let quantile = |q| latencies.as_ref().map_or(0, |all| all.value_at_quantile(q));
     Cell {
         workload,
         scheduler,
@@ -279,6 +303,7 @@ fn cell(
         clients,
         qps: spread(|round| round.qps),
         p50_us: spread(|round| round.p50_us).median,
+        quantiles_us: QUANTILES.map(|q| quantile(q) as f64 / 1e3).to_vec(),
         p95_us: spread(|round| round.p95_us).median,
         p99_us: spread(|round| round.p99_us).median,
         max_us: spread(|round| round.max_us).max,
@@ -314,6 +339,11 @@ mod tests {
     fn a_cell_takes_medians_of_rates_sums_of_errors_and_peaks_of_sizes() {
         let round = |qps: f64, max_us, refused, threads| Round {
             qps,
+            latencies: {
+                let mut latencies = crate::load::latencies().unwrap();
+                latencies.record(qps as u64 * 1_000).unwrap();
+                latencies
+            },
             p50_us: 1.0,
             p95_us: 2.0,
             p99_us: qps,
@@ -368,5 +398,8 @@ mod tests {
             (3, Some("of 10"))
         );
         assert_eq!(cell.disturbed, 2);
+        // Of 10, 20 and 30 us, to the precision of the histogram.
+        let ends = [cell.quantiles_us[0], cell.quantiles_us[QUANTILES.len() - 1]];
+        assert_eq!(ends.map(f64::round), [10.0, 30.0]);
     }
 }

@@ -304,6 +304,7 @@ mod tests {
             },
             rows: 1,
             options: crate::options::ServerOptions::of_groups(1),
+            seed: 0,
             port: None,
         }
     }

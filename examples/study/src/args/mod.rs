@@ -1,6 +1,7 @@
 //! The command line.
 
 mod latency;
+mod report;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ study table [options]: how many statements a second, with 16 to 4096 clients
   --server-cpus LIST   where the servers run, as 0,2-5             [three quarters]
   --client-cpus LIST   where the load generator runs               [a quarter, at least one]
   --rows N             rows of the table that every server builds  [1000000]
+  --seed N             the same seed makes the same statements     [0]
   --port N             TCP port of the first server, the next one takes N + 1   [free ones]
   --json FILE          also write the machine and all cells as JSON
   --csv FILE           also write all cells as CSV
@@ -60,9 +62,17 @@ same server send heavy statements
   --scheduler LIST     as above                                    [pool,per-connection]
   --cold               measure from the start, rather than when each heavy client has
                        had its first reply
-  --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --json
-                       as above                                    [3, 0.25, 3, unix]
+  --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --seed,
+  --json               as above                                    [3, 0.25, 3, unix]
   --server-cpus LIST   as above                                    [one]
+
+study report --out DIR [options]: one run of everything, then DIR/index.html with
+figures, each picture as a file of its own, and the numbers as CSV and JSON
+
+  --quick              fewer clients, shorter rounds: under three minutes
+  --heavy LIST         numbers of heavy clients                    [0,1,2,4,16]
+  --workload, --clients, --seconds, --rounds, --rows, --seed, --server-cpus,
+  --client-cpus        as above                                    [all workloads]
 
 study doctor [options]: what on this machine will spoil a server's latency, why, and
 what to do; the exit code is 1 when something will
@@ -96,6 +106,8 @@ pub enum Command {
     Table(Box<Table>),
     /// Measure latency beside heavy statements and print a table.
     Latency(Box<Latency>),
+    /// Measure everything and write a page.
+    Report(Box<crate::report::Plan>),
     /// Look at the machine.
     Doctor(doctor::Plan),
 }
@@ -122,16 +134,17 @@ pub fn parse(
     match parser.next().map_err(Error::usage)? {
         Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "report" => report::report(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "doctor" => doctor(&mut parser),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, latency, doctor (see --help)",
+            "no subcommand '{}'; there are: table, latency, report, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study latency, study doctor (see --help)",
+            "what to do? There are: study table, latency, report, doctor (see --help)",
         )),
     }
 }
@@ -149,7 +162,7 @@ fn table(
         (Duration::from_secs(1), Duration::from_millis(250), 3);
     let (mut server_cpus, mut client_cpus) = (None, None);
     // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
-    let (mut rows, mut port) = (1_000_000, None);
+    let (mut rows, mut seed, mut port) = (1_000_000, 0, None);
     let mut options = ServerOptions::of_groups(0);
     let (mut json, mut csv) = (None, None);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
@@ -164,6 +177,7 @@ fn table(
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
+            Long("seed") => seed = number("seed", &text(parser)?, 0..=u64::MAX)?,
             Long("port") => port = Some(number("port", &text(parser)?, 1..=65_535)? as u16),
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
             Long("csv") => csv = Some(parser.value().map_err(Error::usage)?.into()),
@@ -191,6 +205,7 @@ fn table(
         split,
         rows,
         options,
+        seed,
         port,
     };
     Ok(Command::Table(Box::new(Table { plan, json, csv })))
