@@ -144,7 +144,7 @@ pub fn parse(
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, latency, report, doctor (see --help)",
+            "what to do? There are: study table, study latency, study report, study doctor (see --help)",
         )),
     }
 }
