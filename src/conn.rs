@@ -282,7 +282,7 @@ impl Shared {
     }
 
     /// So many callbacks have panicked.
-    fn panicked(&self, panics: usize) {
+    pub(crate) fn panicked(&self, panics: usize) {
         // Relaxed: a statistic.
         self.counts.panics.fetch_add(panics as u64, Relaxed);
         self.cancel(CloseReason::Panicked);
@@ -765,16 +765,28 @@ pub(crate) enum Taken {
 }
 
 impl Ahead {
+    fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
     fn is_empty(&self) -> bool {
-        self.start == self.bytes.len()
+        self.unread().is_empty()
     }
 
     fn memory(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Reads on, as far as `max` bytes.
+    /// Reads on, as far as `max` bytes. Keeps no memory for nothing.
     fn read(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
+        let taken = self.read_on(max, read);
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+        taken
+    }
+
+    fn read_on(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
         loop {
             let len = self.bytes.len();
             let room = max.saturating_sub(len - self.start).min(IO_CHUNK);
@@ -862,7 +874,7 @@ pub(crate) enum Filled {
 struct Link {
     shared: Arc<Shared>,
     limits: Arc<Limits>,
-    /// Bytes that have left in all.
+    /// Bytes that have left as they were queued, not through a transport.
     sent: Cell<u64>,
     /// What waiting input takes, as the registry's budget has been told.
     told: Cell<usize>,
@@ -1218,12 +1230,7 @@ impl Conn {
         &mut self,
         make: impl FnOnce(Raw) -> io::Result<T>,
     ) -> io::Result<()> {
-        if self.buffered().is_empty() {
-            self.upgrade_with_buffered(make)
-        } else {
-            let what = "plaintext is buffered where a handshake is to begin";
-            Err(io::Error::new(io::ErrorKind::InvalidData, what))
-        }
+        self.upgrade_over(false, make)
     }
 
     /// As [`upgrade`](Conn::upgrade), and what is [buffered](Conn::buffered) is taken for the beginning of the
@@ -1235,16 +1242,33 @@ impl Conn {
         &mut self,
         make: impl FnOnce(Raw) -> io::Result<T>,
     ) -> io::Result<()> {
+        self.upgrade_over(true, make)
+    }
+
+    fn upgrade_over<T: Transport>(
+        &mut self,
+        buffered: bool,
+        make: impl FnOnce(Raw) -> io::Result<T>,
+    ) -> io::Result<()> {
         if self.link.upgraded.get_mut().is_some() {
             let what = "there is a transport already";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
+        // Which may take input ahead.
         self.flush_blocking()?;
-        let ahead = self.buffered().to_vec();
-        let n = ahead.len();
+        let n = self.buffered().len();
+        let mut ahead = self.buffered().to_vec();
+        if let Some(behind) = self.link.ahead.get_mut() {
+            ahead.extend_from_slice(behind.unread());
+        }
+        if !buffered && !ahead.is_empty() {
+            let what = "plaintext is buffered where a handshake is to begin";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
         let wire = Arc::clone(&self.link.shared);
         let upgraded = Upgraded::new(wire, ahead, make)?;
         *self.link.upgraded.get_mut() = Some(Box::new(upgraded));
+        *self.link.ahead.get_mut() = None;
         self.consume(n);
         self.reading.unsure = false;
         Ok(())
@@ -1650,7 +1674,7 @@ impl Conn {
 
     /// Bytes that have left in all.
     pub(crate) fn sent(&self) -> u64 {
-        self.link.sent.get()
+        self.link.sent()
     }
 
     /// Whether a write has failed.
@@ -1674,20 +1698,24 @@ impl Conn {
     /// The end. What the client has not been sent yet, it gets while its socket lingers, if it is not
     /// much; see [`linger`](crate::server::linger).
     pub(crate) fn shut(&mut self) {
+        let broken = self.link.broken.get();
         let mut rest = match &mut self.buffers {
-            Some(buffers) if !self.link.broken.get() => buffers.output.get_mut().take_unsent(),
+            Some(buffers) if !broken => buffers.output.get_mut().take_unsent(),
             _ => Vec::new(),
         };
         self.link.shared.close();
-        if let Some(mut upgraded) = self.link.upgraded.get_mut().take() {
-            upgraded.end(rest.is_empty() && !self.link.broken.get());
-            if upgraded.take_panic() {
-                self.link.registry.count_panic_of(self.link.shared.id);
+        let mut upgraded = self.link.upgraded.get_mut().take();
+        if let Some(upgraded) = &mut upgraded {
+            if !upgraded.is_shaken() {
+                // Plaintext is for the transport alone.
+                rest = Vec::new();
             }
-            // Plaintext is for the transport alone.
-            rest = Vec::new();
+            if broken {
+                upgraded.discard();
+            }
         }
-        self.server.linger().close(&self.link.shared, rest);
+        let linger = self.server.linger();
+        linger.close(&self.link.shared, rest, upgraded);
     }
 }
 
@@ -1793,7 +1821,7 @@ impl Link {
             }
             while out.len() > 0 {
                 match upgraded.send(&out.bytes[out.sent..]) {
-                    Ok(n) => self.count_sent(n, out),
+                    Ok(n) => out.sent += n,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
@@ -1817,7 +1845,11 @@ impl Link {
     /// was over first.
     fn wait_for_input(&self, owes: bool) -> io::Result<bool> {
         let timeout = self.limits.read_timeout;
-        let what = if owes { For::Either } else { For::Input };
+        let what = match owes {
+            false => For::Input,
+            true if self.may_bring_input() => For::Either,
+            true => For::Output,
+        };
         wait::during(WaitKind::Net, || {
             let ready = if self.shared.set_reading(true) {
                 self.shared.socket.wait(what, timeout)
@@ -1827,6 +1859,13 @@ impl Link {
             self.shared.set_reading(false);
             ready
         })
+    }
+
+    /// Whether waiting for input may bring some that is not there already, and that a transport with
+    /// something to send does not take.
+    fn may_bring_input(&self) -> bool {
+        let upgraded = self.upgraded.borrow();
+        upgraded.as_ref().is_none_or(|upgraded| upgraded.take_dry())
     }
 
     fn read_ahead(&self) -> Taken {
@@ -1876,16 +1915,20 @@ impl Link {
         sent
     }
 
-    fn count_sent(&self, n: usize, out: &mut OutBuf) {
-        out.sent += n;
-        self.sent.set(self.sent.get() + n as u64);
+    /// Bytes that have left in all. What a transport keeps has not.
+    fn sent(&self) -> u64 {
+        let upgraded = self.upgraded.borrow();
+        self.sent.get() + upgraded.as_ref().map_or(0, |upgraded| upgraded.sent())
     }
 
     #[inline(always)]
     fn send_plain(&self, out: &mut OutBuf) -> io::Result<bool> {
         while out.len() > 0 {
             match self.shared.socket.write_now(&out.bytes[out.sent..]) {
-                Ok(n) => self.count_sent(n, out),
+                Ok(n) => {
+                    out.sent += n;
+                    self.sent.set(self.sent.get() + n as u64);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.fail(error)),
@@ -1916,15 +1959,15 @@ impl Link {
     /// taken; when that has come to `max_input`, it has [`CRAMMED`] for taking anything. A handshake
     /// that has to come first goes on by what is read.
     fn send_waiting(&self, out: &mut OutBuf) -> io::Result<()> {
-        let (mut stride_at, mut stride_from) = (self.registry.now(), self.sent.get());
+        let (mut stride_at, mut stride_from) = (self.registry.now(), self.sent());
         let mut crammed_at: Option<u64> = None;
         loop {
-            let before = self.sent.get();
+            let before = self.sent();
             let to_shake = self.send_now(out)?;
             if to_shake && out.len() == 0 {
                 return Ok(());
             }
-            let (now, sent) = (self.registry.now(), self.sent.get());
+            let (now, sent) = (self.registry.now(), self.sent());
             let since = |then: u64| Duration::from_nanos(now - then);
             if sent - stride_from >= STRIDE {
                 (stride_at, stride_from) = (now, sent);
@@ -1956,8 +1999,8 @@ impl Link {
             }
             let what = match taken {
                 _ if to_shake && !self.through(|upgraded| Ok(upgraded.owes()))? => For::Input,
-                Taken::All => For::Either,
-                Taken::Last | Taken::Full => For::Output,
+                Taken::All if self.may_bring_input() => For::Either,
+                Taken::All | Taken::Last | Taken::Full => For::Output,
             };
             self.shared.socket.wait(what, left)?;
         }
@@ -2095,8 +2138,10 @@ impl Output<'_> {
         if out.len() < IO_CHUNK {
             return Ok(());
         }
-        // Enough for a call of its own. What the peer does not take stays, up to the bound.
-        if !self.link.send_now(&mut out)? {
+        // Enough for a call of its own. What the peer does not take stays, up to the bound, and so does what
+        // a handshake has to come before.
+        self.link.send_now(&mut out)?;
+        if out.len() > 0 {
             if out.sent >= IO_CHUNK {
                 let sent = std::mem::take(&mut out.sent);
                 out.bytes.drain(..sent);

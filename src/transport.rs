@@ -15,7 +15,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::os::socket::Socket;
 
@@ -23,7 +23,9 @@ use crate::os::socket::Socket;
 ///
 /// `read` and `write` are those of the plaintext. **None of its methods waits**: they do what they can with
 /// what [`Raw`] gives and takes, and pass on its `WouldBlock`. They are called by one thread at a time,
-/// though not always the same, and may panic as the callbacks of a [`Handler`](crate::Handler) may.
+/// though not always the same, and may panic as the callbacks of a [`Handler`](crate::Handler) may. When the
+/// connection has closed, `write`, `flush` and `close` may still be called for a while, for the last words to a
+/// client that takes them slowly; then it is dropped.
 ///
 /// | method | is called | `Ok` | `WouldBlock` |
 /// |---|---|---|---|
@@ -31,7 +33,7 @@ use crate::os::socket::Socket;
 /// | `read` | until it says `WouldBlock` | plaintext; 0: the peer has ended its side properly | neither it nor the socket has any |
 /// | `write` | with plaintext | how much of it has been taken, at least a byte | no more now; what it has kept has not left |
 /// | `flush` | after each of the others | all has left that it has kept | not all |
-/// | `close` | at the end, once | told the peer that this is the end | |
+/// | `close` | at the end, once, when all that was written has left | told the peer that this is the end | what it has kept has not left |
 ///
 /// An end of the socket that the peer has not announced is an error of `read`, of the kind `UnexpectedEof`:
 /// somebody in between may have cut the input short, and the handler does not see it as an end. The
@@ -52,8 +54,8 @@ pub trait Transport: Read + Write + Any + Send {
     /// It has failed.
     fn handshake(&mut self) -> io::Result<bool>;
 
-    /// Tells the peer that nothing more will be sent: TLS's `close_notify`. Sent as far as the socket takes
-    /// it. Not called if something that was written has not left: that would be no proper end.
+    /// Tells the peer that nothing more will be sent: TLS's `close_notify`. What the socket does not take of it
+    /// is kept for `flush`. Not called if something that was written has not left: that would be no proper end.
     ///
     /// # Errors
     /// They are ignored: the peer may have gone.
@@ -65,9 +67,19 @@ pub struct Raw {
     wire: Arc<dyn Wire>,
     /// Came before there was a transport, and is for it.
     ahead: Vec<u8>,
-    /// Something has been taken since a read of the transport said that there is no more. Relaxed: the
-    /// transport is with one thread at a time, and whoever hands it on synchronises.
-    taken: Arc<AtomicBool>,
+    flow: Arc<Flow>,
+}
+
+/// What has gone through a [`Raw`]. Relaxed, all of it: the transport is with one thread at a time, and whoever
+/// hands it on synchronises.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Something has been taken since a read of the transport said that there is no more.
+    taken: AtomicBool,
+    /// The socket was seen empty, and has not been waited for since.
+    dry: AtomicBool,
+    /// Bytes that have left.
+    sent: AtomicU64,
 }
 
 /// Who has a socket.
@@ -91,11 +103,15 @@ impl Read for Raw {
         let got = loop {
             match self.wire.wire().read_now(into, false) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                got => break got?,
+                got => break got,
             }
         };
+        // Relaxed: see there.
+        let dry = got.as_ref().err().is_some_and(would_block);
+        self.flow.dry.store(dry, Relaxed);
+        let got = got?;
         // The end too: what the transport makes of it is to be seen.
-        self.taken.store(true, Relaxed);
+        self.flow.taken.store(true, Relaxed);
         Ok(got.bytes)
     }
 }
@@ -105,7 +121,12 @@ impl Write for Raw {
         loop {
             match self.wire.wire().write_now(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                sent => return sent,
+                sent => {
+                    let n = *sent.as_ref().unwrap_or(&0) as u64;
+                    // Relaxed: see there.
+                    self.flow.sent.fetch_add(n, Relaxed);
+                    return sent;
+                }
             }
         }
     }
@@ -124,8 +145,9 @@ pub(crate) struct Upgraded {
     shaken: bool,
     /// It has kept something for the peer that the socket did not take.
     owes: bool,
-    /// As [`Raw`] has it.
-    taken: Arc<AtomicBool>,
+    /// It has said that this is the end.
+    closed: bool,
+    flow: Arc<Flow>,
     panicked: bool,
 }
 
@@ -150,17 +172,21 @@ impl Upgraded {
         make: impl FnOnce(Raw) -> io::Result<T>,
     ) -> io::Result<Self> {
         // Nobody has seen the socket empty, and there may be something ahead.
-        let taken = Arc::new(AtomicBool::new(true));
+        let flow = Arc::new(Flow {
+            taken: AtomicBool::new(true),
+            ..Flow::default()
+        });
         let raw = Raw {
             wire,
             ahead,
-            taken: Arc::clone(&taken),
+            flow: Arc::clone(&flow),
         };
         Ok(Self {
             transport: Some(Box::new(make(raw)?)),
             shaken: false,
             owes: false,
-            taken,
+            closed: false,
+            flow,
             panicked: false,
         })
     }
@@ -182,7 +208,7 @@ impl Upgraded {
     }
 
     /// Drops the transport, whose destructor may panic as well.
-    fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         let transport = self.transport.take();
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(transport))) {
             std::mem::forget(payload);
@@ -204,7 +230,20 @@ impl Upgraded {
     /// Whether there may be input that no event will announce.
     pub(crate) fn may_hold_input(&self) -> bool {
         // Relaxed: see the field.
-        self.taken.load(Relaxed)
+        self.flow.taken.load(Relaxed)
+    }
+
+    /// Whether the socket has been found empty; says so once. If not, waiting for input that is there already
+    /// is of no use: a transport that `owes` may take none.
+    pub(crate) fn take_dry(&self) -> bool {
+        // Relaxed: see the field.
+        self.flow.dry.swap(false, Relaxed)
+    }
+
+    /// Bytes that have left, as they are on the wire.
+    pub(crate) fn sent(&self) -> u64 {
+        // Relaxed: see the field.
+        self.flow.sent.load(Relaxed)
     }
 
     /// Whether it has something that the socket did not take.
@@ -245,7 +284,7 @@ impl Upgraded {
         // One that cannot send may not have looked for more.
         if !self.owes && got.as_ref().err().is_some_and(would_block) {
             // Relaxed: see the field.
-            self.taken.store(false, Relaxed);
+            self.flow.taken.store(false, Relaxed);
         }
         got
     }
@@ -291,12 +330,16 @@ impl Upgraded {
         Ok(left)
     }
 
-    /// The end. `all_sent`: of what the connection had for the peer.
-    pub(crate) fn end(&mut self, all_sent: bool) {
-        if all_sent && self.shaken && !self.owes {
-            let _ = self.call(Transport::close);
-            let _ = self.flush();
+    /// The end, as far as the socket takes it: what has been kept leaves, and then the word that this was all.
+    /// False: some of it is left.
+    pub(crate) fn end(&mut self) -> io::Result<bool> {
+        if !self.flush()? {
+            return Ok(false);
         }
-        self.discard();
+        if self.shaken && !std::mem::replace(&mut self.closed, true) {
+            let _ = self.call(Transport::close);
+            return self.flush();
+        }
+        Ok(true)
     }
 }

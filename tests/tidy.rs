@@ -344,7 +344,7 @@ const ARROWS: [(&str, &[&str]); 30] = [
     // It knows a connection's socket only.
     (
         "server::linger",
-        &["conn", "os::lookout", "os::socket", "sync"],
+        &["conn", "os::lookout", "os::socket", "sync", "transport"],
     ),
     (
         "server::tally",

@@ -27,6 +27,9 @@ everywhere! {
     close_notify_is_an_end_and_is_answered_by_one,
     an_end_without_close_notify_is_told_apart,
     keys_may_change_while_a_large_reply_waits,
+    a_client_that_sends_all_before_it_reads_gets_all_replies,
+    last_words_come_before_a_proper_end,
+    words_behind_a_large_reply_are_read,
     silent_peers_in_the_middle_of_a_handshake_hold_no_worker,
     who_speaks_no_tls_is_told_so_and_closed,
     a_client_that_is_silent_in_its_handshake_is_gone_when_its_login_is_over,
@@ -61,6 +64,12 @@ impl Handler for OverTls {
         match session {
             Some(session) => self.stage.woken(session, conn, why),
             None => Ok(Next::input()),
+        }
+    }
+
+    fn farewell(&self, session: &mut Self::Session, out: &mut Vec<u8>, why: &CloseReason) {
+        if let Some(session) = session {
+            self.stage.farewell(session, out, why);
         }
     }
 
@@ -357,6 +366,95 @@ fn keys_may_change_while_a_large_reply_waits(setup: Setup) {
         assert_eq!(client.ask("ECHO after"), "after");
         running.end();
     }
+}
+
+/// Ten megabytes, more than sockets and transports hold; with new keys in between, twice.
+fn a_client_that_sends_all_before_it_reads_gets_all_replies(setup: Setup) {
+    const COMMANDS: usize = 10_000;
+    let patient = Limits::default().read_timeout(NEVER).write_timeout(NEVER);
+    let running = serve(setup, Options::limits(patient));
+    let mut client = running.client();
+    let word = "x".repeat(1000);
+    for n in 0..COMMANDS {
+        if n % 3000 == 2999 {
+            client.tls().refresh_traffic_keys().expect("TLS 1.3");
+        }
+        client.send(&format!("ECHO {word}"));
+    }
+    for n in 0..COMMANDS {
+        assert!(client.line() == word, "reply {n}");
+    }
+    assert_eq!(client.ask("ECHO after"), "after");
+    running.end();
+}
+
+/// As long as a socket may linger: no machine is too slow for that.
+const LONG: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// More than a read takes, and more than is read to make room for last words.
+static MUCH: [u8; 300_000] = [b'x'; 300_000];
+
+impl Client {
+    /// All that comes until the server's `close_notify`; an end without one would be an error.
+    #[track_caller]
+    fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).expect("a proper end");
+        rest
+    }
+}
+
+fn last_words_come_before_a_proper_end(setup: Setup) {
+    let limits = Limits::default().linger_timeout(LONG);
+    let running = serve(setup, Options::limits(limits));
+    // They go on sending: what is not read must not have the kernel reset the connection.
+    let mut client = running.client();
+    client.send("PANIC");
+    client.0.get_mut().write_all(&MUCH).expect("sent");
+    assert_eq!(client.rest(), "farewell: the handler panicked\n");
+    drop(client);
+    let mut client = running.client();
+    client.send("WAIT gate");
+    until("it waits", || running.stage.running("WAIT").now == 1);
+    client
+        .0
+        .get_mut()
+        .write_all(&MUCH[..100_000])
+        .expect("sent");
+    for seen in running.handle.connections() {
+        running.handle.kill(seen.id);
+    }
+    running.stage.open("gate");
+    let words = "waited\nfarewell: the connection was killed\n";
+    assert_eq!(client.rest(), words);
+    drop(client);
+    let mut client = running.client();
+    client.send("CLOSE");
+    client.0.get_mut().write_all(&MUCH).expect("sent");
+    assert_eq!(client.rest(), "bye\n");
+    drop(client);
+    until("nobody lingers", || running.handle.stats().lingering == 0);
+    let mut clients: Vec<_> = (0..5).map(|_| running.client()).collect();
+    running.end();
+    for client in &mut clients {
+        assert_eq!(client.rest(), "farewell: the server is shutting down\n");
+    }
+}
+
+/// There is no room for them when they are said.
+fn words_behind_a_large_reply_are_read(setup: Setup) {
+    const SIZE: usize = 8_000_000;
+    let limits = Limits::default()
+        .output_bound(2 * SIZE)
+        .linger_timeout(LONG);
+    let running = serve(setup, Options::limits(limits));
+    let mut client = running.client();
+    client.send(&format!("BIG {SIZE}"));
+    client.read_big(0, 10);
+    let ended = std::thread::spawn(move || running.end());
+    client.read_big(10, SIZE);
+    assert_eq!(client.rest(), "\nfarewell: the server is shutting down\n");
+    ended.join().expect("no panic");
 }
 
 fn silent_peers_in_the_middle_of_a_handshake_hold_no_worker(setup: Setup) {

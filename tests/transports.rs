@@ -4,21 +4,24 @@
 mod common;
 
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::Transport as Over;
 use common::client::Client;
 use common::stage::PATTERN;
-use common::{AMPLE, NEVER, Options, Setup, everywhere, patient_group, until};
+use common::{AMPLE, NEVER, Options, Setup, everywhere, in_the_pool, patient_group, until};
 use thread_group_pool::{
-    CloseReason, Conn, Handler, Limits, LocalAddr, Next, Raw, Server, Transport, Woken,
+    CloseReason, Conn, ConnInfo, Handler, Limits, LocalAddr, Next, Raw, Server, Transport, Woken,
 };
 
 everywhere! {
     both_directions_go_through_the_transport,
     what_is_queued_before_an_upgrade_leaves_as_it_is,
     an_upgrade_over_buffered_plaintext_is_refused,
+    an_upgrade_over_plaintext_that_came_while_it_waited_is_refused,
+    a_handshake_that_began_while_the_upgrade_waited_is_taken_up,
     what_is_buffered_may_be_the_beginning_of_a_handshake,
     there_is_one_transport_at_most,
     a_handshake_that_stops_anywhere_holds_no_worker,
@@ -26,12 +29,19 @@ everywhere! {
     several_commands_that_a_transport_took_at_once_are_all_run,
     words_before_the_handshake_wait_for_it,
     a_handler_may_wait_for_the_handshake_and_for_its_client,
+    more_words_than_may_be_queued_wait_for_the_handshake,
+    a_transport_that_sends_before_it_reads_is_not_asked_over_and_over,
     a_large_reply_goes_through_in_the_clients_time,
     an_end_that_nobody_announced_is_not_shown,
     an_end_is_announced_to_the_client,
     a_handshake_that_fails_closes_its_connection_only,
     a_transport_that_panics_closes_its_connection_only,
     a_silent_client_is_closed_through_the_transport,
+}
+
+in_the_pool! {
+    last_words_that_do_not_fit_follow_through_the_transport,
+    a_transport_that_panics_over_last_words_harms_nobody,
 }
 
 // ---- the transport ----
@@ -53,11 +63,15 @@ struct Masked {
     greeted: bool,
     ended: bool,
     broken: bool,
-    panics: String,
+    /// So much goes before its hello; and it reads nothing while it has something to send.
+    padding: usize,
+    /// In the method of that name, from that call on.
+    panics: (String, Arc<AtomicBool>),
+    calls: Arc<AtomicUsize>,
 }
 
 impl Masked {
-    fn new(raw: Raw, panics: &str) -> Self {
+    fn new(raw: Raw, masker: &Masker) -> Self {
         Self {
             raw,
             come: Vec::new(),
@@ -65,12 +79,19 @@ impl Masked {
             greeted: false,
             ended: false,
             broken: false,
-            panics: panics.into(),
+            padding: masker.padding,
+            panics: (masker.panics.into(), Arc::clone(&masker.calm)),
+            calls: Arc::clone(&masker.calls),
         }
     }
 
     fn reaches(&self, method: &str) {
-        assert!(self.panics != method, "told to, in {method}");
+        self.calls.fetch_add(1, SeqCst);
+        let (panics, calm) = &self.panics;
+        assert!(
+            panics != method || calm.load(SeqCst),
+            "told to, in {method}"
+        );
     }
 
     /// Takes what there is, to the last byte.
@@ -98,6 +119,12 @@ fn or_nothing(result: io::Result<()>) -> io::Result<()> {
 impl Transport for Masked {
     fn handshake(&mut self) -> io::Result<bool> {
         self.reaches("handshake");
+        if self.padding > 0 {
+            self.flush()?;
+        }
+        if self.greeted {
+            return Ok(true);
+        }
         or_nothing(self.read_ahead())?;
         let n = self.come.len().min(HELLO.len());
         if self.come[..n] != HELLO[..n] {
@@ -112,9 +139,10 @@ impl Transport for Masked {
             };
         }
         self.come.drain(..n);
+        self.leaves.resize(self.padding, b'p');
         self.leaves.extend(HELLO);
         self.greeted = true;
-        Ok(true)
+        Ok(self.padding == 0)
     }
 
     fn close(&mut self) -> io::Result<()> {
@@ -191,6 +219,11 @@ struct Masker {
     /// From the first byte on.
     at_once: bool,
     panics: &'static str,
+    /// No panics yet.
+    calm: Arc<AtomicBool>,
+    padding: usize,
+    /// Of the transports' methods.
+    calls: Arc<AtomicUsize>,
     inside: AtomicUsize,
     reasons: Mutex<Vec<CloseReason>>,
     go_on: AtomicUsize,
@@ -201,7 +234,7 @@ impl Handler for Masker {
 
     fn open(&self, conn: &mut Conn) -> io::Result<()> {
         if self.at_once {
-            conn.upgrade(|raw| Ok(Masked::new(raw, self.panics)))?;
+            conn.upgrade(|raw| Ok(Masked::new(raw, self)))?;
         }
         conn.logged_in()?;
         conn.write_all(b"welcome\n")
@@ -233,9 +266,21 @@ impl Handler for Masker {
     }
 }
 
+/// More than a socket holds.
+const BIG: usize = 20_000_000;
+
+fn big(conn: &mut Conn, mut left: usize) -> io::Result<()> {
+    while left > 0 {
+        let n = left.min(PATTERN.len());
+        conn.write_all(&PATTERN[..n])?;
+        left -= n;
+    }
+    conn.write_all(b"\n")
+}
+
 impl Masker {
     fn run(&self, conn: &mut Conn, line: &str) -> io::Result<Next> {
-        let make = |raw| Ok(Masked::new(raw, self.panics));
+        let make = |raw| Ok(Masked::new(raw, self));
         match line.split_once(' ').unwrap_or((line, "")) {
             ("mask", "") => {
                 conn.write_all(b"begin\n")?;
@@ -244,6 +289,19 @@ impl Masker {
                 }
             }
             ("mask", "now") => conn.upgrade_with_buffered(make)?,
+            ("mask", "behind") => {
+                big(conn, BIG)?;
+                return self.run(conn, "mask");
+            }
+            ("mask", "now behind") => {
+                big(conn, BIG)?;
+                conn.upgrade_with_buffered(make)?;
+            }
+            ("mask", "before") => {
+                conn.write_all(b"begin\n")?;
+                conn.upgrade(make)?;
+                big(conn, BIG)?;
+            }
             ("mask", "flush") => {
                 conn.write_all(b"begin\n")?;
                 conn.upgrade(make)?;
@@ -260,13 +318,7 @@ impl Masker {
                 return Ok(Next::park().until(soon));
             }
             ("big", n) => {
-                let mut left: usize = n.parse().map_err(io::Error::other)?;
-                while left > 0 {
-                    let n = left.min(PATTERN.len());
-                    conn.write_all(&PATTERN[..n])?;
-                    left -= n;
-                }
-                conn.write_all(b"\n")?;
+                big(conn, n.parse().map_err(io::Error::other)?)?;
             }
             ("stop", _) => {
                 let n = self.go_on.load(SeqCst);
@@ -400,6 +452,22 @@ impl MaskedClient {
         self.send(line);
         self.line()
     }
+
+    /// Reads the reply to `big n` from its byte `at` to its end.
+    #[track_caller]
+    fn read_big(&mut self, mut at: usize, n: usize) {
+        while at < n {
+            let begin = at % PATTERN.len();
+            let got = self.bytes((PATTERN.len() - begin).min(n - at));
+            let same = got.iter().zip(&PATTERN[begin..]);
+            assert!(
+                same.into_iter().all(|(got, it)| got ^ MASK == *it),
+                "at {at}"
+            );
+            at += got.len();
+        }
+        assert_eq!(self.line(), "");
+    }
 }
 
 // ---- the promises ----
@@ -440,6 +508,41 @@ fn an_upgrade_over_buffered_plaintext_is_refused(setup: Setup) {
             .starts_with("InvalidData: plaintext is buffered")
     );
     assert_eq!(client.line(), "injected", "and it goes on as it was");
+    running.end();
+}
+
+/// While the words before it leave, the server reads on. That makes no difference.
+fn an_upgrade_over_plaintext_that_came_while_it_waited_is_refused(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.connect();
+    client.send("mask behind");
+    client.read_big(0, 10);
+    // More than sockets hold: when it has been sent, the server has taken some of it.
+    let injected = "x".repeat(1000);
+    client.send(&vec![&injected[..]; 10_000].join("\n"));
+    client.read_big(10, BIG);
+    assert_eq!((client.line(), client.line()), ("".into(), "begin".into()));
+    let refused = client.line();
+    assert!(refused.starts_with("InvalidData"), "{refused}");
+    for n in 0..10_000 {
+        assert!(client.line() == injected, "reply {n}");
+    }
+    running.end();
+}
+
+fn a_handshake_that_began_while_the_upgrade_waited_is_taken_up(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.connect();
+    client.send("mask now behind");
+    client.read_big(0, 10);
+    client.send_bytes(HELLO);
+    client.read_big(10, BIG / 2);
+    client.send_bytes(&mask("with it\n"));
+    client.read_big(BIG / 2, BIG);
+    assert_eq!(client.line(), "");
+    let mut client = MaskedClient(client);
+    client.expect_hello();
+    assert_eq!(client.line(), "with it");
     running.end();
 }
 
@@ -608,6 +711,47 @@ fn a_handler_may_wait_for_the_handshake_and_for_its_client(setup: Setup) {
     running.end();
 }
 
+fn more_words_than_may_be_queued_wait_for_the_handshake(setup: Setup) {
+    let limits = Limits::default().output_bound(64 * 1024);
+    let running = serve(setup, Options::limits(limits), Masker::default());
+    let mut client = running.connect();
+    client.send("mask before");
+    assert_eq!(client.line(), "begin");
+    until("it waits", || {
+        !running.server.handle().stats().waits.is_empty()
+    });
+    let mut client = MaskedClient::shake(client);
+    client.read_big(0, BIG);
+    assert_eq!(client.ask("after"), "after");
+    running.end();
+}
+
+/// What has come stays with the socket meanwhile, and so the socket goes on being readable.
+fn a_transport_that_sends_before_it_reads_is_not_asked_over_and_over(setup: Setup) {
+    let masker = Masker {
+        padding: BIG,
+        ..Masker::default()
+    };
+    let running = serve(setup, Options::default(), masker);
+    let mut client = running.connect();
+    client.send("mask");
+    assert_eq!(client.line(), "begin");
+    client.send_bytes(HELLO);
+    let mut client = MaskedClient(client);
+    assert_eq!(client.bytes(10), [b'p'; 10]);
+    client.send("before it is done");
+    let before = running.masker.calls.load(SeqCst);
+    for n in 0..200 {
+        assert_eq!(running.connect().ask(&n.to_string()), n.to_string());
+    }
+    let calls = running.masker.calls.load(SeqCst) - before;
+    assert!(calls < 100, "{calls} calls");
+    assert!(client.bytes(BIG - 10).iter().all(|byte| *byte == b'p'));
+    client.expect_hello();
+    assert_eq!(client.line(), "before it is done");
+    running.end();
+}
+
 fn a_large_reply_goes_through_in_the_clients_time(setup: Setup) {
     const SIZE: usize = 5_000_000;
     for bound in [Limits::default().output_bound, 2 * SIZE] {
@@ -619,17 +763,59 @@ fn a_large_reply_goes_through_in_the_clients_time(setup: Setup) {
             let seen = running.server.handle().connections();
             seen[0].state.name() == "flushing" || !running.server.handle().stats().waits.is_empty()
         });
-        let mut at = 0;
-        while at < SIZE {
-            let n = PATTERN.len().min(SIZE - at);
-            let got = client.bytes(n);
-            assert!(got.iter().zip(&PATTERN).all(|(got, it)| got ^ MASK == *it));
-            at += n;
-        }
-        assert_eq!(client.line(), "");
+        client.read_big(0, SIZE);
         assert_eq!(client.line(), "after");
         running.end();
     }
+}
+
+/// As long as a socket may linger: no machine is too slow for that.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Has a client killed whose socket is full of replies, with little behind them that waits: to be read by
+/// `then`. Not under thread-per-connection: there a thread has to be called out of its write.
+fn killed_while_a_little_waits(setup: Setup, masker: Masker, then: impl Fn(&Running, Client)) {
+    let limits = Limits::default().linger_timeout(LONG);
+    let running = serve(setup, Options::limits(limits), masker);
+    let handle = running.server.handle();
+    let mut other = running.connect();
+    let mut client = running.masked();
+    // No further reply is made for a client that does not take 16 KiB of the last ones.
+    client.send(&vec!["big 20000"; 4000].join("\n"));
+    let flushing = || {
+        let seen = handle.connections();
+        let flushes = |seen: &&ConnInfo| seen.state.name() == "flushing";
+        seen.iter()
+            .find(flushes)
+            .map(|seen| (seen.id, seen.commands))
+    };
+    // And it stays so: a socket may find more room while its other end has just been filled.
+    until("it does not fit", || {
+        let before = flushing();
+        (0..100).for_each(|_| assert_eq!(other.ask("ping"), "ping"));
+        before.is_some() && before == flushing()
+    });
+    assert!(flushing().is_some_and(|(id, _)| handle.kill(id)));
+    running.until_closed("killed");
+    then(&running, client.0);
+    until("nobody lingers", || handle.stats().lingering == 0);
+    assert_eq!(other.ask("still"), "still");
+    running.end();
+}
+
+/// There is no room for them when they are said, nor for the transport's own.
+fn last_words_that_do_not_fit_follow_through_the_transport(setup: Setup) {
+    killed_while_a_little_waits(setup, Masker::default(), |running, mut client| {
+        assert_eq!(running.server.handle().stats().lingering, 1);
+        let mut rest = client.rest_bytes();
+        assert_eq!(rest.pop(), Some(END));
+        let reply: Vec<_> = PATTERN.iter().cycle().take(20_000).chain(b"\n").collect();
+        let (replies, words) = rest.split_at(rest.len() / reply.len() * reply.len());
+        for got in replies.chunks(reply.len()) {
+            assert!(got.iter().zip(&reply).all(|(got, it)| got ^ MASK == **it));
+        }
+        assert_eq!(words, mask("farewell: the connection was killed\n"));
+    });
 }
 
 fn an_end_that_nobody_announced_is_not_shown(setup: Setup) {
@@ -714,6 +900,24 @@ fn a_transport_that_panics_closes_its_connection_only(setup: Setup) {
         });
         assert_eq!(other.ask("still"), "still");
         running.end();
+    }
+}
+
+fn a_transport_that_panics_over_last_words_harms_nobody(setup: Setup) {
+    for method in ["write", "flush", "close", "drop"] {
+        let masker = Masker {
+            panics: method,
+            ..Masker::default()
+        };
+        masker.calm.store(true, SeqCst);
+        killed_while_a_little_waits(setup, masker, |running, mut client| {
+            running.masker.calm.store(false, SeqCst);
+            client.rest_bytes();
+            // TCP may have had room for all of it: it does not announce a little.
+            until("it is counted", || {
+                setup.transport == Over::Tcp || running.server.handle().stats().panics == 1
+            });
+        });
     }
 }
 

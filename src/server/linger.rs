@@ -3,7 +3,9 @@
 //! A socket that is closed with input unread, or that gets more afterwards, is answered by the kernel
 //! with a reset, which may overtake what was sent last. So whoever closes a connection gives its
 //! socket to the one thread here: it sends what did not fit, ends the output, and discards input until
-//! the client has closed as well, or the time is over. No worker is held meanwhile.
+//! the client has closed as well, or the time is over. No worker is held meanwhile. If the connection spoke
+//! through a transport, that comes along: what is left goes through it, and so does its word that this is
+//! the end.
 //!
 //! **Blind** are TCP sockets whose reading side had to be shut, to wake a thread that was blocked in
 //! it. Their client's end cannot be seen any more, and when their output has been ended too, the
@@ -22,6 +24,7 @@ use crate::conn::Shared;
 use crate::os::lookout::Lookout;
 use crate::os::socket::Socket;
 use crate::sync::Mutex;
+use crate::transport::Upgraded;
 
 /// How much unsent output is kept for a client: last words, and the end of a reply before them. One
 /// that has not taken more than that would not come to the words in time.
@@ -36,7 +39,8 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Read from one socket before the others have their turn.
 const GULP: usize = 64;
 
-const STACK: usize = 256 * 1024;
+/// A transport may encrypt the last words here.
+const STACK: usize = 1024 * 1024;
 
 /// A socket, by whomever it is held.
 #[derive(Debug)]
@@ -62,6 +66,10 @@ struct Guest {
     /// What is still to be sent.
     rest: Vec<u8>,
     sent: usize,
+    /// Through which that goes, if it does not go as it is.
+    upgraded: Option<Box<Upgraded>>,
+    /// All has left, and the end has been announced.
+    told: bool,
     blind: bool,
     until: Instant,
     /// When it last sent something.
@@ -78,38 +86,64 @@ enum Look {
 }
 
 impl Guest {
-    fn new(held: Held, rest: Vec<u8>, blind: bool, time: Duration) -> Self {
+    fn new(held: Held, rest: Vec<u8>, upgraded: Option<Box<Upgraded>>, blind: bool) -> Self {
         let now = Instant::now();
         Self {
             held,
             rest,
             sent: 0,
+            upgraded,
+            told: false,
             blind,
-            until: now + time,
+            until: now,
             heard_at: now,
         }
     }
 
     /// Sends what is left; false: the client has gone.
     fn send(&mut self) -> bool {
-        if self.sent == self.rest.len() {
+        if self.told {
             return true;
         }
-        match self.held.socket().write_now(&self.rest[self.sent..]) {
-            Ok(n) => self.sent += n,
-            Err(error) => return waits(&error),
+        while self.sent < self.rest.len() {
+            let bytes = &self.rest[self.sent..];
+            let sent = match &mut self.upgraded {
+                Some(upgraded) => upgraded.send(bytes),
+                None => self.held.socket().write_now(bytes),
+            };
+            match sent {
+                Ok(n) => self.sent += n,
+                Err(error) => return waits(&error),
+            }
         }
-        if self.sent == self.rest.len() && !self.blind {
+        match self.upgraded.as_mut().map_or(Ok(true), |u| u.end()) {
+            Ok(true) => {}
+            Ok(false) => return true,
+            Err(_) => return false,
+        }
+        self.told = true;
+        self.discard();
+        if !self.blind {
             self.held.socket().shutdown(Shutdown::Write);
         }
         true
+    }
+
+    /// Drops the transport, which may have panicked, or do so now.
+    fn discard(&mut self) {
+        if let Some(mut upgraded) = self.upgraded.take() {
+            upgraded.discard();
+            if let (true, Held::Conn(shared)) = (upgraded.take_panic(), &self.held) {
+                shared.panicked(1);
+            }
+        }
     }
 
     fn look(&mut self) -> Look {
         if !self.send() {
             return Look::Gone;
         }
-        let unsent = self.sent < self.rest.len();
+        let unsent = !self.told;
         let mut sink = [0; 16 * 1024];
         for _ in 0..GULP {
             match self.held.socket().read_now(&mut sink, false) {
@@ -125,7 +159,13 @@ impl Guest {
     }
 
     fn is_quiet(&self, now: Instant) -> bool {
-        self.sent == self.rest.len() && now.saturating_duration_since(self.heard_at) >= QUIET
+        self.told && now.saturating_duration_since(self.heard_at) >= QUIET
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.discard();
     }
 }
 
@@ -199,16 +239,23 @@ impl Linger {
         desk.time = time;
     }
 
-    /// Closes the socket of a connection, of whose output `rest` has not left.
-    pub(crate) fn close(&self, shared: &Arc<Shared>, rest: Vec<u8>) {
+    /// Closes the socket of a connection, of whose output `rest` has not left: as it is, or through the
+    /// transport, if it has one.
+    pub(crate) fn close(
+        &self,
+        shared: &Arc<Shared>,
+        rest: Vec<u8>,
+        upgraded: Option<Box<Upgraded>>,
+    ) {
         let blind = shared.is_deaf() && matches!(shared.socket(), Socket::Tcp(_));
-        self.lounge
-            .take(Held::Conn(Arc::clone(shared)), rest, blind);
+        let held = Held::Conn(Arc::clone(shared));
+        self.lounge.take(Guest::new(held, rest, upgraded, blind));
     }
 
     /// Closes the socket of a client that got no session.
     pub(crate) fn close_socket(&self, socket: Socket, rest: Vec<u8>) {
-        self.lounge.take(Held::Socket(socket), rest, false);
+        let held = Held::Socket(socket);
+        self.lounge.take(Guest::new(held, rest, None, false));
     }
 
     /// How many linger, and how many were closed at once because so many did.
@@ -236,13 +283,11 @@ impl Drop for Linger {
 }
 
 impl Lounge {
-    fn take(&self, held: Held, mut rest: Vec<u8>, blind: bool) {
-        if rest.len() > REST {
-            rest = Vec::new();
-        }
-        let mut guest = Guest::new(held, rest, blind, Duration::ZERO);
-        if guest.rest.is_empty() && !blind {
-            guest.held.socket().shutdown(Shutdown::Write);
+    fn take(&self, mut guest: Guest) {
+        if guest.rest.len() > REST {
+            guest.rest = Vec::new();
+            // Nor would the transport's word that this was all be true.
+            guest.discard();
         }
         // Most clients have closed already, or are about to.
         if guest.look() == Look::Gone {

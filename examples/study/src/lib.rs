@@ -5,7 +5,8 @@
 //! for each scheduler ([`child`], which re-executes this program; [`server`] is what runs in
 //! there), drives it with thousands of closed-loop clients from one thread ([`load`]), and
 //! [`table`] and [`record`] show the result with the facts about the machine ([`machine`]) that one
-//! needs to read it. [`latency`] does the same for point selects beside heavy statements.
+//! needs to read it. [`latency`] does the same for point selects beside heavy statements, and
+//! [`doctor`] tells what on a machine spoils such numbers.
 //!
 //! Server and client are separate processes on separate CPUs. The clients' own CPU use is part of
 //! every result: a table whose client was saturated shows the client.
@@ -16,6 +17,7 @@
 pub mod args;
 pub mod child;
 pub mod cpu;
+pub mod doctor;
 pub mod error;
 pub mod latency;
 pub mod load;
@@ -26,6 +28,7 @@ pub mod process;
 pub mod published;
 pub mod record;
 pub mod reply;
+pub mod report;
 pub mod request;
 pub mod run;
 mod script;

@@ -37,6 +37,8 @@ pub struct Load {
     pub rows: u64,
     /// How many clients.
     pub clients: usize,
+    /// The same seed makes the same statements.
+    pub seed: u64,
     /// How long all of them together may take to connect and be greeted.
     pub connect_within: Duration,
     /// How long the last replies may take after the load has ended. What is missing then is stuck.
@@ -52,6 +54,7 @@ impl Load {
             workload,
             rows,
             clients,
+            seed: 0,
             connect_within,
             drain_within,
         }
@@ -67,8 +70,13 @@ pub struct Measured {
     pub completed: u64,
     /// Latencies, in nanoseconds.
     pub latencies: Histogram<u64>,
+    /// Of the commits among them, in nanoseconds; empty for workloads without transactions.
+    pub commits: Histogram<u64>,
     /// From the first statement, warm-up included, to the last reply.
     pub errors: Errors,
+    /// Row locks that were waited for in vain, likewise. The transaction begins again; that is no
+    /// error.
+    pub lock_timeouts: u64,
     /// CPU time of the load generator's thread while the window was open.
     pub client_cpu: Duration,
     /// Jain's fairness index over what each client completed in the window.
@@ -136,6 +144,7 @@ struct Tally {
     closed_at: u64,
     completed: u64,
     latencies: Histogram<u64>,
+    commits: Histogram<u64>,
 }
 
 /// An empty record of latencies, in nanoseconds.
@@ -151,6 +160,7 @@ impl Clients {
             workload,
             rows,
             clients,
+            seed,
             connect_within,
             drain_within,
         } = load;
@@ -161,9 +171,9 @@ impl Clients {
                 *connect_within,
                 workload.rows_per_reply(),
             )?,
-            requests: Requests::new(*workload, *rows, *clients as u64),
+            requests: Requests::new(*workload, *rows, seed.wrapping_add(*clients as u64)),
             drain_within: *drain_within,
-            tally: Tally::new(latencies()?),
+            tally: Tally::new(latencies()?, latencies()?),
         })
     }
 
@@ -191,7 +201,9 @@ impl Clients {
             window: Duration::from_nanos(self.tally.closed_at - self.tally.opened_at),
             completed: self.tally.completed,
             latencies: self.tally.latencies.clone(),
+            commits: self.tally.commits.clone(),
             errors: self.wires.errors.clone(),
+            lock_timeouts: self.wires.timeouts,
             client_cpu,
             jain: jain(self.wires.iter_mut().map(|wire| wire.completed)),
         })
@@ -248,6 +260,7 @@ impl Clients {
     fn begin(&mut self) {
         self.tally.reset();
         self.wires.errors = Errors::default();
+        self.wires.timeouts = 0;
         let now = self.wires.now();
         for index in 0..self.wires.len() {
             self.wires.get_mut(index).completed = 0;
@@ -302,10 +315,14 @@ impl Clients {
             } = self;
             wires.turn(wake_at.saturating_sub(now), |wires, index, now, correct| {
                 let wire = wires.get_mut(index);
+                if correct && wire.script.is_committing() {
+                    tally.note_commit(wire.sent_at, now);
+                }
                 if wire.script.answered(correct) {
                     wire.completed += u64::from(tally.count(wire.script.began_at, now));
                 }
-                if tally.sending {
+                // Who is in a transaction ends it: others may wait for its rows.
+                if tally.sending || !wire.script.has_ended() {
                     send_next(wires, requests, index, now);
                 }
             })?;
@@ -325,7 +342,7 @@ fn send_next(wires: &mut Wires, requests: &mut Requests, index: usize, now: u64)
 }
 
 impl Tally {
-    fn new(latencies: Histogram<u64>) -> Tally {
+    fn new(latencies: Histogram<u64>, commits: Histogram<u64>) -> Tally {
         let mut tally = Tally {
             sending: false,
             open: false,
@@ -333,6 +350,7 @@ impl Tally {
             closed_at: 0,
             completed: 0,
             latencies,
+            commits,
         };
         tally.reset();
         tally
@@ -346,6 +364,14 @@ impl Tally {
         self.closed_at = u64::MAX;
         self.completed = 0;
         self.latencies.reset();
+        self.commits.reset();
+    }
+
+    /// Notes how long a commit took that has been answered well.
+    fn note_commit(&mut self, sent_at: u64, now: u64) {
+        if (self.opened_at..self.closed_at).contains(&sent_at) {
+            self.commits.saturating_record(now - sent_at);
+        }
     }
 
     /// Counts a correct reply; whether it came while the window was open.

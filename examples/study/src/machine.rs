@@ -2,7 +2,7 @@
 //! spoil it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -90,6 +90,26 @@ impl Machine {
         warnings
     }
 
+    /// The facts, each with its name.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        [
+            (
+                "processor",
+                format!("{}, CPUs: {}", self.cpu_model, self.cores),
+            ),
+            ("kernel", format!("Linux {}", self.kernel)),
+            ("server", format!("CPUs {}", show_cpus(&self.split.server))),
+            ("clients", format!("CPUs {}", show_cpus(&self.split.client))),
+            ("governor", self.governor.clone()),
+            ("quota", self.quota.clone()),
+            ("commit", self.commit.clone()),
+            ("date", self.date.clone()),
+            ("command", self.command_line.clone()),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec()
+    }
+
     /// The facts as the lines above a table.
     pub fn lines(&self) -> Vec<String> {
         vec![
@@ -150,33 +170,41 @@ fn governor(cpus: &[usize]) -> String {
 
 /// The tightest quota above this process, in CPUs, from either version of control groups.
 fn quota() -> Option<f64> {
-    let groups = read("/proc/self/cgroup")?;
-    let limits = groups.lines().flat_map(|line| {
+    let folders = cgroups(Path::new("/"), "cpu");
+    let limits = folders.iter().filter_map(|folder| quota_in(folder));
+    limits.min_by(f64::total_cmp)
+}
+
+/// The folders of the control groups above this process that `controller` may have limits in, with
+/// `proc` and `sys` below `root`. A limit holds for everything below it, so each ancestor counts.
+pub(crate) fn cgroups(root: &Path, controller: &str) -> Vec<PathBuf> {
+    let groups = read(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in groups.lines() {
         // hierarchy-id:controllers:path; version 2 has neither id nor controllers.
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (
             parts.next().unwrap_or_default(),
             parts.next().unwrap_or_default(),
         );
-        let roots: &[&str] = if controllers.is_empty() {
-            &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-        } else if controllers.split(',').any(|one| one == "cpu") {
-            &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
+        let mounts = if controllers.is_empty() {
+            vec![String::new(), "unified".into()]
+        } else if controllers.split(',').any(|one| one == controller) {
+            vec![controller.into(), controllers.into()]
         } else {
-            &[]
+            Vec::new()
         };
-        // A limit holds for everything below it, so each ancestor counts.
-        let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
-        let folders =
-            ancestors.flat_map(|below| roots.iter().map(move |root| Path::new(root).join(below)));
-        folders
-            .filter_map(|folder| quota_in(&folder))
-            .collect::<Vec<_>>()
-    });
-    limits.min_by(f64::total_cmp)
+        for below in Path::new(path.trim_start_matches('/')).ancestors() {
+            let mounted = mounts
+                .iter()
+                .map(|mount| root.join("sys/fs/cgroup").join(mount).join(below));
+            folders.extend(mounted);
+        }
+    }
+    folders
 }
 
-fn quota_in(folder: &Path) -> Option<f64> {
+pub(crate) fn quota_in(folder: &Path) -> Option<f64> {
     let text = read(folder.join("cpu.max")).or_else(|| {
         let quota = read(folder.join("cpu.cfs_quota_us"))?;
         Some(format!(

@@ -23,7 +23,7 @@ mod linux {
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
-    use study::{latency, process, published, server, table};
+    use study::{doctor, latency, process, published, report, server, table};
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -43,7 +43,40 @@ mod linux {
             Command::Help => say(HELP).map(|()| ExitCode::SUCCESS),
             Command::Table(table) => throughput(&table),
             Command::Latency(latency) => latencies(&latency),
+            Command::Report(plan) => everything(&plan),
+            Command::Doctor(plan) => examine(&plan),
         }
+    }
+
+    fn everything(plan: &report::Plan) -> Result<ExitCode> {
+        report::prepare(&plan.out)?;
+        // The servers of `latency` run on some of the CPUs of the others.
+        let split = plan
+            .tables
+            .first()
+            .map_or(&plan.latency.split, |table| &table.split);
+        let machine = prepare(plan.files_needed(), split)?;
+        let data = report::measure(plan, watcher(plan.rounds_in_all()))?;
+        let page = report::write(plan, &machine, &data)?;
+        conclude(
+            &machine,
+            &format!("{}\n", page.display()),
+            data.errors() > 0,
+        )
+    }
+
+    fn examine(plan: &doctor::Plan) -> Result<ExitCode> {
+        let findings = doctor::examine(plan);
+        say(&if plan.json {
+            doctor::json(&findings)
+        } else {
+            doctor::render(&findings)
+        })?;
+        Ok(if doctor::is_ill(&findings) {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 
     fn throughput(Table { plan, json, csv }: &Table) -> Result<ExitCode> {

@@ -24,6 +24,8 @@ pub struct ServerOptions {
     pub commit_delay: Duration,
     /// How a commit waits for its flush.
     pub commit_wait: CommitWait,
+    /// How long a statement waits for a row; whole seconds.
+    pub lock_wait_timeout: Option<Duration>,
     /// CPU that each `PING` burns.
     pub ping_work: Duration,
     /// CPU that each `PING` burns under a lock that all of them share.
@@ -39,6 +41,7 @@ impl ServerOptions {
             stall_limit: None,
             commit_delay: Duration::ZERO,
             commit_wait: CommitWait::default(),
+            lock_wait_timeout: None,
             ping_work: Duration::ZERO,
             ping_lock: Duration::ZERO,
         }
@@ -74,6 +77,10 @@ impl ServerOptions {
                     }
                 };
             }
+            "lock-wait-timeout" => {
+                let timeout = number(name, &text()?, 1..=3_600)?;
+                self.lock_wait_timeout = Some(Duration::from_secs(timeout));
+            }
             "work-us" => self.ping_work = micros(name, &text()?)?,
             "lock-us" => self.ping_lock = micros(name, &text()?)?,
             _ => return Err(Error::usage(Long(name).unexpected())),
@@ -101,6 +108,9 @@ impl ServerOptions {
                 CommitWait::Hook => "hook",
             }
         ));
+        if let Some(timeout) = self.lock_wait_timeout {
+            args.push(format!("--lock-wait-timeout={}", timeout.as_secs()));
+        }
         for (name, time) in [("work-us", self.ping_work), ("lock-us", self.ping_lock)] {
             args.push(format!("--{name}={}", time.as_nanos() as f64 / 1e3));
         }
@@ -130,13 +140,15 @@ impl ServerOptions {
     }
 
     pub(crate) fn engine(&self, rows: u64) -> EngineConfig {
+        let usual = EngineConfig::default();
         EngineConfig {
             rows,
+            lock_wait_timeout: self.lock_wait_timeout.unwrap_or(usual.lock_wait_timeout),
             commit_delay: self.commit_delay,
             commit_wait: self.commit_wait,
             ping_work: self.ping_work,
             ping_lock: self.ping_lock,
-            ..EngineConfig::default()
+            ..usual
         }
     }
 }
@@ -195,6 +207,7 @@ mod tests {
             stall_limit: Some(Duration::from_millis(20)),
             commit_delay: Duration::from_micros(2_000),
             commit_wait: CommitWait::Hook,
+            lock_wait_timeout: Some(Duration::from_secs(2)),
             ping_work: Duration::from_nanos(186),
             ping_lock: Duration::from_nanos(5_500),
         };

@@ -22,16 +22,19 @@ pub enum Workload {
     OltpRo,
     /// The same, with two updates, a delete and an insert.
     OltpRw,
+    /// A transaction of three statements that updates the one row that everybody updates.
+    Convoy,
 }
 
 impl Workload {
     /// In the order of a table.
-    pub const ALL: [Workload; 5] = [
+    pub const ALL: [Workload; 6] = [
         Workload::Ping,
         Workload::PointSelect,
         Workload::UpdateNokey,
         Workload::OltpRo,
         Workload::OltpRw,
+        Workload::Convoy,
     ];
 
     /// How it is spelled in arguments, JSON and the published table.
@@ -42,12 +45,18 @@ impl Workload {
             Workload::UpdateNokey => "update_nokey",
             Workload::OltpRo => "oltp_ro",
             Workload::OltpRw => "oltp_rw",
+            Workload::Convoy => "convoy",
         }
     }
 
     /// Whether what counts is a transaction of several statements.
     pub fn is_transaction(self) -> bool {
-        matches!(self, Workload::OltpRo | Workload::OltpRw)
+        matches!(self, Workload::OltpRo | Workload::OltpRw | Workload::Convoy)
+    }
+
+    /// Whether a statement may wait for a row that another client has locked.
+    pub fn waits_for_rows(self) -> bool {
+        matches!(self, Workload::OltpRw | Workload::Convoy)
     }
 
     /// What is counted.
@@ -64,7 +73,11 @@ impl Workload {
     pub fn rows_per_reply(self) -> u32 {
         match self {
             Workload::PointSelect => 1,
-            Workload::Ping | Workload::UpdateNokey | Workload::OltpRo | Workload::OltpRw => 0,
+            Workload::Ping
+            | Workload::UpdateNokey
+            | Workload::OltpRo
+            | Workload::OltpRw
+            | Workload::Convoy => 0,
         }
     }
 }
@@ -98,7 +111,7 @@ impl Scheduler {
     /// Whether it can serve this. A statement that waits for a row would stop the one thread of the event
     /// loop, and so whoever is to give the row up.
     pub fn serves(self, workload: Workload) -> bool {
-        self != Scheduler::EventLoop || workload != Workload::OltpRw
+        self != Scheduler::EventLoop || !workload.waits_for_rows()
     }
 
     /// How it is spelled in arguments, JSON and the published table.
@@ -349,7 +362,7 @@ mod tests {
         for scheduler in Scheduler::ALL {
             let left_out = |workload: &Workload| !scheduler.serves(*workload);
             let count = Workload::ALL.iter().filter(|w| left_out(w)).count();
-            assert_eq!(count, usize::from(scheduler == Scheduler::EventLoop));
+            assert_eq!(count, 2 * usize::from(scheduler == Scheduler::EventLoop));
         }
     }
 

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::latency;
 use crate::machine::Machine;
 use crate::plan::show_cpus;
-use crate::run::Cell;
+use crate::report::Data;
+use crate::run::{Cell, Commits, QUANTILES};
 
 /// A file that results will be written to. It is opened before the measurement, so that an hour of
 /// it is not lost to a folder that does not exist.
@@ -67,27 +68,77 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
+/// `{"machine": {..}, "seed": .., "cells": [..], "latency": [..]}`.
+pub fn report_json(machine: &Machine, seed: u64, data: &Data) -> String {
+    let cells = data.cells.iter().map(|cell| {
+        let mut fields = fields(cell);
+        let quantiles = cell.quantiles_us.iter().map(|us| rounded(*us, 10.0));
+        fields.insert("quantiles_us".into(), quantiles.collect());
+        fields
+    });
+    let latency = data.latency.iter().map(|(name, cell)| of_row(name, cell));
+    pretty(&json!({
+        "machine": facts(machine),
+        "seed": seed,
+        "quantiles": QUANTILES,
+        "cells": cells.collect::<Vec<_>>(),
+        "latency": latency.collect::<Vec<_>>(),
+    }))
+}
+
 /// A line of names, then a line for each cell. No value of a cell holds a comma.
 pub fn csv(cells: &[Cell]) -> String {
+    lines(cells.iter().map(fields))
+}
+
+/// A line for each quantile of each cell.
+pub fn cdf_csv(cells: &[Cell]) -> String {
+    lines(cells.iter().flat_map(|cell| {
+        QUANTILES
+            .iter()
+            .zip(&cell.quantiles_us)
+            .map(|(quantile, us)| {
+                object([
+                    ("workload", json!(cell.workload.name())),
+                    ("scheduler", json!(cell.scheduler.name())),
+                    ("transport", json!(cell.transport.name())),
+                    ("clients", json!(cell.clients)),
+                    ("quantile", json!(quantile)),
+                    ("latency_us", rounded(*us, 10.0)),
+                ])
+            })
+    }))
+}
+
+/// A line for each row of light statements beside heavy ones. A row's name may hold a comma, which
+/// becomes a semicolon.
+pub fn latency_csv(rows: &[(String, latency::Cell)]) -> String {
+    lines(
+        rows.iter()
+            .map(|(name, cell)| of_row(&name.replace(',', ";"), cell)),
+    )
+}
+
+fn of_row(name: &str, cell: &latency::Cell) -> Map<String, Value> {
+    let mut fields = object([("row", json!(name))]);
+    fields.extend(latency_fields(cell));
+    fields
+}
+
+fn lines(records: impl Iterator<Item = Map<String, Value>>) -> String {
     let mut text = String::new();
-    for (index, cell) in cells.iter().enumerate() {
-        let fields = fields(cell);
+    for (index, fields) in records.enumerate() {
         if index == 0 {
-            text.push_str(
-                &fields
-                    .keys()
-                    .map(String::as_str)
-                    .collect::<Vec<_>>()
-                    .join(","),
-            );
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            text.push_str(&names.join(","));
             text.push('\n');
         }
         let values: Vec<String> = fields
             .values()
-            .map(|value| {
-                value
-                    .as_str()
-                    .map_or_else(|| value.to_string(), String::from)
+            .map(|value| match value {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
             })
             .collect();
         text.push_str(&values.join(","));
@@ -113,6 +164,7 @@ fn facts(machine: &Machine) -> Value {
 
 /// The one place that names a cell's fields, in the order that both formats keep.
 fn fields(cell: &Cell) -> Map<String, Value> {
+    let of_commits = |of: &dyn Fn(&Commits) -> Value| cell.commits.as_ref().map_or(Value::Null, of);
     let fields = [
         ("workload", json!(cell.workload.name())),
         ("scheduler", json!(cell.scheduler.name())),
@@ -125,6 +177,9 @@ fn fields(cell: &Cell) -> Map<String, Value> {
         ("p95_us", rounded(cell.p95_us, 10.0)),
         ("p99_us", rounded(cell.p99_us, 10.0)),
         ("max_us", rounded(cell.max_us, 10.0)),
+        ("commit_p50_us", of_commits(&|c| rounded(c.p50_us, 10.0))),
+        ("commit_p99_us", of_commits(&|c| rounded(c.p99_us, 10.0))),
+        ("lock_timeouts", of_commits(&|c| json!(c.lock_timeouts))),
         ("errors", json!(cell.errors.total())),
         ("server_threads_peak", json!(cell.server_threads_peak)),
         ("server_rss_kib", json!(cell.server_rss_kib)),
@@ -188,9 +243,11 @@ pub(crate) mod tests {
                 max: qps * 2.0,
             },
             p50_us: 10.04,
+            quantiles_us: crate::run::QUANTILES.map(|q| 10.0 + q * 1e4).to_vec(),
             p95_us: 20.0,
             p99_us: 30_000.0,
             max_us: 40_000.0,
+            commits: None,
             errors: Errors::default(),
             server_threads_peak: 5,
             server_rss_kib: 1_000,
@@ -225,12 +282,13 @@ pub(crate) mod tests {
         let cell = value["cells"][0].as_object().unwrap();
         let names: Vec<_> = cell.keys().map(String::as_str).collect();
         let promised = "workload scheduler transport clients qps qps_min qps_max p50_us p95_us p99_us \
-                        max_us errors \
+                        max_us commit_p50_us commit_p99_us lock_timeouts errors \
                         server_threads_peak server_rss_kib server_cpu_s client_cpu_s jain_fairness";
         assert_eq!(names.join(" "), promised);
         assert_eq!(cell["scheduler"], "per-connection");
         assert_eq!(cell["qps"], 1235.0);
         assert_eq!(cell["server_cpu_s"], 0.988);
+        assert!(cell["commit_p50_us"].is_null(), "a select has no commit");
     }
 
     #[test]
@@ -266,7 +324,7 @@ pub(crate) mod tests {
         ]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines.iter().all(|line| line.len() == 17));
+        assert!(lines.iter().all(|line| line.len() == 20));
         assert_eq!(
             (lines[0][3], lines[2][3], lines[1][1]),
             ("clients", "32", "pool")

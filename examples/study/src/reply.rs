@@ -14,7 +14,16 @@ pub struct Reply {
     /// Whether the last line was `OK`; else it was `ERR`.
     pub ok: bool,
     /// Whether that was a deadlock or a lock wait that took too long: nobody's fault.
-    pub lost_a_lock: bool,
+    pub lost: Option<Lost>,
+}
+
+/// How a transaction came to be without a lock that it wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// It was picked to end a circle of waits: error 1213.
+    Deadlock,
+    /// It waited too long: error 1205.
+    TimedOut,
 }
 
 /// A line that is none of the three.
@@ -51,7 +60,11 @@ impl ReplyReader {
             let reply = Reply {
                 rows: self.rows,
                 ok,
-                lost_a_lock: matches!(&self.head, b"ERR\t1213" | b"ERR\t1205"),
+                lost: match &self.head {
+                    b"ERR\t1213" => Some(Lost::Deadlock),
+                    b"ERR\t1205" => Some(Lost::TimedOut),
+                    _ => None,
+                },
             };
             *self = ReplyReader::default();
             return Ok(Some((reply, piece.len() - rest.len())));
@@ -101,7 +114,7 @@ mod tests {
             [(0, true), (2, true), (0, false), (1, true), (0, true)].map(|(rows, ok)| Reply {
                 rows,
                 ok,
-                lost_a_lock: false,
+                lost: None,
             });
         for one in 0..=bytes.len() {
             for two in one..=bytes.len() {
@@ -116,11 +129,16 @@ mod tests {
 
     #[test]
     fn a_lost_lock_is_told_from_other_errors_in_any_chunking() {
-        for (code, expected) in [(1213, true), (1205, true), (1064, false), (1062, false)] {
+        for (code, expected) in [
+            (1213, Some(Lost::Deadlock)),
+            (1205, Some(Lost::TimedOut)),
+            (1064, None),
+            (1062, None),
+        ] {
             let bytes = format!("ROW\tx\nERR\t{code}\tDeadlock found\n").into_bytes();
             for cut in 0..=bytes.len() {
                 let (replies, _) = read(&bytes, &[cut]).unwrap();
-                assert_eq!(replies[0].lost_a_lock, expected, "{code} cut at {cut}");
+                assert_eq!(replies[0].lost, expected, "{code} cut at {cut}");
             }
         }
     }

@@ -33,7 +33,7 @@ impl Requests {
             Workload::PointSelect => vec![b"SELECT c FROM sbtest1 WHERE id=".to_vec()],
             Workload::UpdateNokey => (0..VALUES).map(|_| update_head(&mut random)).collect(),
             // Their statements are those of a script.
-            Workload::OltpRo | Workload::OltpRw => vec![Vec::new()],
+            Workload::OltpRo | Workload::OltpRw | Workload::Convoy => vec![Vec::new()],
         };
         let ends_in_id = workload != Workload::Ping;
         Requests {

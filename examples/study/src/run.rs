@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
+
 use crate::child::{Order, Server};
 use crate::cpu::Split;
 use crate::error::{Error, Result};
@@ -42,6 +44,8 @@ pub struct Plan {
     pub rows: u64,
     /// How the servers are set.
     pub options: ServerOptions,
+    /// The same seed makes the same statements.
+    pub seed: u64,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
     pub port: Option<u16>,
 }
@@ -98,12 +102,16 @@ pub struct Cell {
     pub qps: Spread,
     /// Latency: the median of the rounds' medians.
     pub p50_us: f64,
+    /// Of all rounds together, at [`QUANTILES`].
+    pub quantiles_us: Vec<f64>,
     /// The median of their 95th percentiles.
     pub p95_us: f64,
     /// The median of their 99th percentiles.
     pub p99_us: f64,
     /// The largest of all rounds.
     pub max_us: f64,
+    /// Of workloads with commits.
+    pub commits: Option<Commits>,
     /// The errors of all rounds.
     pub errors: Errors,
     /// The most threads that the server had in any round.
@@ -122,6 +130,22 @@ pub struct Cell {
     /// Rounds in which other processes took more than [`process::DISTURBED`] of these CPUs from server and
     /// client.
     pub disturbed: usize,
+}
+
+/// The quantiles at which a cell keeps its latencies, from the fastest to the slowest.
+pub const QUANTILES: [f64; 15] = [
+    0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0,
+];
+
+/// How the commits of a cell fared, from when `COMMIT` was sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Commits {
+    /// The median of the rounds' medians.
+    pub p50_us: f64,
+    /// The median of their 99th percentiles.
+    pub p99_us: f64,
+    /// Row locks that were waited for in vain, in all rounds.
+    pub lock_timeouts: u64,
 }
 
 /// What a round says as it ends.
@@ -195,10 +219,12 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
 #[derive(Debug)]
 struct Round {
     qps: f64,
+    latencies: Histogram<u64>,
     p50_us: f64,
     p95_us: f64,
     p99_us: f64,
     max_us: f64,
+    commits: Commits,
     errors: Errors,
     size: process::Size,
     server_cpu_s: f64,
@@ -210,7 +236,11 @@ struct Round {
 
 fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
     let pid = server.pid();
-    let load = Load::new(server.endpoint().clone(), workload, plan.rows, clients);
+    let endpoint = server.endpoint().clone();
+    let load = Load {
+        seed: plan.seed,
+        ..Load::new(endpoint, workload, plan.rows, clients)
+    };
     let mut clients = Clients::connect(&load)?;
     let cpus = plan.split.all();
     let (mut opened, mut closed) = Default::default();
@@ -224,12 +254,18 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
     drop(clients);
     server.settle()?;
     let quantile = |q| measured.latencies.value_at_quantile(q) as f64 / 1e3;
+    let of_commits = |q| measured.commits.value_at_quantile(q) as f64 / 1e3;
     Ok(Round {
         qps: measured.qps(),
         p50_us: quantile(0.50),
         p95_us: quantile(0.95),
         p99_us: quantile(0.99),
         max_us: measured.latencies.max() as f64 / 1e3,
+        commits: Commits {
+            p50_us: of_commits(0.50),
+            p99_us: of_commits(0.99),
+            lock_timeouts: measured.lock_timeouts,
+        },
         size,
         server_cpu_s: used.server.as_secs_f64(),
         client_cpu_s: measured.client_cpu.as_secs_f64(),
@@ -237,6 +273,7 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
         jain: measured.jain,
         disturbed: used.is_disturbed(measured.window),
         errors: measured.errors,
+        latencies: measured.latencies,
     })
 }
 
@@ -249,9 +286,16 @@ fn cell(
 ) -> Cell {
     let spread = |of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
     let mut errors = Errors::default();
+    let mut latencies: Option<Histogram<u64>> = None;
     for round in rounds {
         errors.add(&round.errors);
+        match &mut latencies {
+            None => latencies = Some(round.latencies.clone()),
+            // They are all made with the same bounds.
+            Some(all) => drop(all.add(&round.latencies)),
+        }
     }
+    let quantile = |q| latencies.as_ref().map_or(0, |all| all.value_at_quantile(q));
     Cell {
         workload,
         scheduler,
@@ -259,9 +303,15 @@ fn cell(
         clients,
         qps: spread(|round| round.qps),
         p50_us: spread(|round| round.p50_us).median,
+        quantiles_us: QUANTILES.map(|q| quantile(q) as f64 / 1e3).to_vec(),
         p95_us: spread(|round| round.p95_us).median,
         p99_us: spread(|round| round.p99_us).median,
         max_us: spread(|round| round.max_us).max,
+        commits: workload.is_transaction().then(|| Commits {
+            p50_us: spread(|round| round.commits.p50_us).median,
+            p99_us: spread(|round| round.commits.p99_us).median,
+            lock_timeouts: rounds.iter().map(|round| round.commits.lock_timeouts).sum(),
+        }),
         errors,
         server_threads_peak: rounds
             .iter()
@@ -289,10 +339,20 @@ mod tests {
     fn a_cell_takes_medians_of_rates_sums_of_errors_and_peaks_of_sizes() {
         let round = |qps: f64, max_us, refused, threads| Round {
             qps,
+            latencies: {
+                let mut latencies = crate::load::latencies().unwrap();
+                latencies.record(qps as u64 * 1_000).unwrap();
+                latencies
+            },
             p50_us: 1.0,
             p95_us: 2.0,
             p99_us: qps,
             max_us,
+            commits: Commits {
+                p50_us: qps / 10.0,
+                p99_us: qps,
+                lock_timeouts: refused,
+            },
             errors: Errors {
                 refused,
                 first: Some(format!("of {qps}")),
@@ -313,7 +373,14 @@ mod tests {
             round(30.0, 9.0, 0, 8),
             round(20.0, 7.0, 2, 4),
         ];
-        let cell = cell(Workload::Ping, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        let of = |workload| cell(workload, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        let convoy = of(Workload::Convoy).commits.unwrap();
+        assert_eq!(
+            (convoy.p50_us, convoy.p99_us, convoy.lock_timeouts),
+            (2.0, 20.0, 3)
+        );
+        let cell = of(Workload::Ping);
+        assert_eq!(cell.commits, None, "it has none");
         assert_eq!(
             cell.qps,
             Spread {
@@ -331,5 +398,8 @@ mod tests {
             (3, Some("of 10"))
         );
         assert_eq!(cell.disturbed, 2);
+        // Of 10, 20 and 30 us, to the precision of the histogram.
+        let ends = [cell.quantiles_us[0], cell.quantiles_us[QUANTILES.len() - 1]];
+        assert_eq!(ends.map(f64::round), [10.0, 30.0]);
     }
 }

@@ -4,6 +4,8 @@
 //! in order, and the different ones in order), with `oltp_rw` two updates, a delete and an insert of the
 //! same row, and `COMMIT`. It counts once, when its commit has been answered. One that was ended by a
 //! deadlock or a lock wait counts as begun again and not as an error, as with sysbench.
+//!
+//! The convoy's transaction is `BEGIN`, the update of row 1, and `COMMIT`.
 
 use std::io::Write;
 
@@ -45,6 +47,7 @@ enum Step {
     UpdateOther,
     Delete,
     Insert,
+    Hot,
     Commit,
     Rollback,
 }
@@ -56,6 +59,11 @@ impl Script {
     /// Whether what comes next is the first statement of a transaction.
     pub(crate) fn has_ended(&self) -> bool {
         self.step == Step::Ended
+    }
+
+    /// Whether the statement under way is a commit.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.step == Step::Commit
     }
 
     /// A reply has come; whether it was the last of a transaction that was committed.
@@ -81,6 +89,8 @@ impl Script {
         let writes = workload == Workload::OltpRw;
         self.step = match self.step {
             Step::Ended | Step::Commit => Step::Begin,
+            Step::Begin if workload == Workload::Convoy => Step::Hot,
+            Step::Hot => Step::Commit,
             Step::Begin => {
                 self.point = 0;
                 Step::Point
@@ -139,6 +149,7 @@ impl Script {
                 push_digits(line, PAD_LEN, random);
                 (write!(line, "')"), 0)
             }
+            Step::Hot => (write!(line, "UPDATE sbtest1 SET k=k+1 WHERE id=1"), 0),
             Step::Commit | Step::Ended => (write!(line, "COMMIT"), 0),
             Step::Rollback => (write!(line, "ROLLBACK"), 0),
         };
@@ -180,6 +191,10 @@ mod tests {
         assert_eq!(rw.len(), 1 + 10 + 4 + 4 + 1);
         assert_eq!(rw[15..], ["UPDATE", "UPDATE", "DELETE", "INSERT", "COMMIT"]);
         assert_eq!((rw[0].as_str(), ro[15].as_str()), ("BEGIN", "COMMIT"));
+        let convoy = transaction(Workload::Convoy, 1000);
+        let lines: Vec<&str> = convoy.iter().map(|(line, _)| line.as_str()).collect();
+        let update = "UPDATE sbtest1 SET k=k+1 WHERE id=1";
+        assert_eq!(lines, ["BEGIN", update, "COMMIT"]);
         // A table that is smaller than a range is one.
         let small = transaction(Workload::OltpRo, 7);
         assert_eq!(small[11].1, 7);

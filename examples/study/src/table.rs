@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::plan::{Scheduler, Transport, Workload};
 use crate::process;
 use crate::published::Published;
-use crate::run::{Cell, Plan};
+use crate::run::{Cell, Commits, Plan};
 
 /// Which ratios a table shows, each the answer to a question: what does the pool gain, what does it
 /// cost, and is the library's thread-per-connection as good as one that is written by hand? The
@@ -85,6 +85,19 @@ fn measured(plan: &Plan, workload: Workload, transport: Transport, cells: &[&Cel
             });
         }
         show("  p99 ms", &|cell| millis(cell.p99_us));
+        if workload.is_transaction() {
+            let of = |cell: &Cell, of: fn(&Commits) -> String| {
+                cell.commits.as_ref().map_or("-".into(), of)
+            };
+            show("  commit p50 ms", &|cell| of(cell, |c| millis(c.p50_us)));
+            show("  commit p99 ms", &|cell| of(cell, |c| millis(c.p99_us)));
+        }
+        if workload.waits_for_rows() {
+            show("  lock time-outs", &|cell| {
+                let commits = cell.commits.as_ref();
+                commits.map_or("-".into(), |c| c.lock_timeouts.to_string())
+            });
+        }
         show("  client busy", &|cell| busy(cell.client_busy));
         if cells
             .iter()
@@ -291,6 +304,7 @@ mod tests {
             },
             rows: 1,
             options: crate::options::ServerOptions::of_groups(1),
+            seed: 0,
             port: None,
         }
     }
@@ -321,6 +335,35 @@ pool / per-connection      1.50x      2.50x
         assert_eq!(
             measured(&plan, Workload::PointSelect, Transport::Unix, &cells),
             expected
+        );
+    }
+
+    #[test]
+    fn a_convoy_shows_its_commits_and_its_lock_timeouts() {
+        let plan = plan(&[Scheduler::Pool], &[16]);
+        let convoy = Cell {
+            workload: Workload::Convoy,
+            commits: Some(Commits {
+                p50_us: 1_500.0,
+                p99_us: 25_000.0,
+                lock_timeouts: 7,
+            }),
+            ..cell(Scheduler::Pool, 16, 1_000.0)
+        };
+        let text = measured(&plan, Workload::Convoy, Transport::Unix, &[&convoy]);
+        for row in [
+            "convoy over unix, transactions/s",
+            "  commit p50 ms       1.50\n",
+            "  commit p99 ms       25.0\n",
+            "  lock time-outs         7\n",
+        ] {
+            assert!(text.contains(row), "no '{row}' in\n{text}");
+        }
+        let select = cell(Scheduler::Pool, 16, 1_000.0);
+        let text = measured(&plan, Workload::PointSelect, Transport::Unix, &[&select]);
+        assert!(
+            !text.contains("commit") && !text.contains("time-outs"),
+            "{text}"
         );
     }
 

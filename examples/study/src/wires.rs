@@ -25,7 +25,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, Result};
-use crate::reply::ReplyReader;
+use crate::reply::{Lost, ReplyReader};
 use crate::script::{ANY_ROWS, Script};
 
 /// Events taken from the kernel at once. More would let replies grow old in the batch.
@@ -99,6 +99,8 @@ pub(crate) struct Wires {
     waiting: usize,
     /// Those since the caller last emptied it.
     pub(crate) errors: Errors,
+    /// Lock waits that took too long, likewise.
+    pub(crate) timeouts: u64,
 }
 
 /// One of them.
@@ -188,6 +190,7 @@ impl Wires {
             origin: Instant::now(),
             waiting: 0,
             errors: Errors::default(),
+            timeouts: 0,
         })
     }
 
@@ -336,7 +339,8 @@ impl Wires {
         wire.state = State::Idle;
         self.waiting -= 1;
         let expected = wire.expected;
-        if reply.lost_a_lock {
+        if let Some(lost) = reply.lost {
+            self.timeouts += u64::from(lost == Lost::TimedOut);
             return Some(false);
         }
         if !reply.ok {

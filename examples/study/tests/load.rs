@@ -407,3 +407,39 @@ fn a_mixed_client_begins_with_a_heavy_statement_and_then_sends_as_many_as_was_as
     assert_eq!(heavy, 2, "one for each heavy client");
     assert!(light > 2, "{light}");
 }
+
+#[test]
+fn a_row_that_was_waited_for_in_vain_is_counted_and_the_transaction_begins_again() {
+    // BEGIN, UPDATE (refused), ROLLBACK, then BEGIN, UPDATE, COMMIT for good.
+    let place = Place::new(128).serve(scripted(|stream, n| {
+        let reply: &[u8] = match n {
+            2 => b"ERR\t1205\tLock wait timeout exceeded\n",
+            _ => b"OK\n",
+        };
+        stream.write_all(reply).is_ok()
+    }));
+    let measured = run(&place.load(Workload::Convoy, 3));
+    assert_eq!((measured.lock_timeouts, measured.errors.total()), (3, 0));
+}
+
+/// The last client to be answered holds the row when the window closes.
+#[test]
+fn a_transaction_that_is_under_way_at_the_end_is_ended() {
+    let (committed, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let counts = (Arc::clone(&committed), Arc::clone(&seen));
+    let place = Place::new(128).serve(move |mut stream| {
+        stream.write_all(b"READY\t1\ttest\n").unwrap();
+        for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+            match line.unwrap().as_str() {
+                "BEGIN" => counts.1.fetch_add(1, Ordering::Relaxed),
+                "COMMIT" => counts.0.fetch_add(1, Ordering::Relaxed),
+                _ => 0,
+            };
+            stream.write_all(b"OK\n").unwrap();
+        }
+    });
+    let measured = run(&place.load(Workload::Convoy, 5));
+    assert_eq!(measured.errors.total(), 0);
+    let counts = [&seen, &committed].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(counts[0], counts[1], "what was begun has been committed");
+}

@@ -33,7 +33,7 @@ pub(super) fn latency(
     let (mut seconds, mut warmup) = (Duration::from_secs(3), Duration::from_millis(250));
     let (mut rounds, mut cold, mut rows, mut json) = (3, false, 1_000_000, None);
     let (mut server_cpus, mut client_cpus) = (None, None);
-    let mut options = ServerOptions::of_groups(1);
+    let (mut options, mut seed) = (ServerOptions::of_groups(1), 0);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
             Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
@@ -54,6 +54,7 @@ pub(super) fn latency(
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
+            Long("seed") => seed = number("seed", &text(parser)?, 0..=u64::MAX)?,
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
             Long("help") | Short('h') => return Ok(Command::Help),
             Long(name) => {
@@ -96,6 +97,7 @@ pub(super) fn latency(
         split,
         rows,
         options,
+        seed,
     };
     Ok(Command::Latency(Box::new(Latency { plan, json })))
 }

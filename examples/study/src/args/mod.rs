@@ -1,6 +1,7 @@
 //! The command line.
 
 mod latency;
+mod report;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,9 +11,10 @@ use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
 use crate::cpu::{self, Split};
+use crate::doctor;
 use crate::error::{Error, Result};
 use crate::options::{ServerOptions, number};
-use crate::plan::{self, Scheduler, Transport, Workload};
+use crate::plan::{self, CLIENTS_MAX, Scheduler, Transport, Workload};
 use crate::run::Plan;
 
 pub use latency::Latency;
@@ -24,7 +26,8 @@ study measures one database server under several schedulers.
 study table [options]: how many statements a second, with 16 to 4096 clients
 
   --workload LIST      ping, point_select, update_nokey, oltp_ro,
-                       oltp_rw, or all                            [point_select]
+                       oltp_rw, convoy (everybody updates one row, in transac-
+                       tions of three statements), or all          [point_select]
   --scheduler LIST     pool, mariadb (the pool with MariaDB's algorithm and
                        defaults), per-connection, std-loop (a hand-written thread-
                        per-connection loop), event-loop (one epoll thread and no
@@ -37,6 +40,7 @@ study table [options]: how many statements a second, with 16 to 4096 clients
   --server-cpus LIST   where the servers run, as 0,2-5             [three quarters]
   --client-cpus LIST   where the load generator runs               [a quarter, at least one]
   --rows N             rows of the table that every server builds  [1000000]
+  --seed N             the same seed makes the same statements     [0]
   --port N             TCP port of the first server, the next one takes N + 1   [free ones]
   --json FILE          also write the machine and all cells as JSON
   --csv FILE           also write all cells as CSV
@@ -58,11 +62,26 @@ same server send heavy statements
   --scheduler LIST     as above                                    [pool,per-connection]
   --cold               measure from the start, rather than when each heavy client has
                        had its first reply
-  --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --json
-                       as above                                    [3, 0.25, 3, unix]
+  --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --seed,
+  --json               as above                                    [3, 0.25, 3, unix]
   --server-cpus LIST   as above                                    [one]
 
-Settings of the servers, for both:
+study report --out DIR [options]: one run of everything, then DIR/index.html with
+figures, each picture as a file of its own, and the numbers as CSV and JSON
+
+  --quick              fewer clients, shorter rounds: under three minutes
+  --heavy LIST         numbers of heavy clients                    [0,1,2,4,16]
+  --workload, --clients, --seconds, --rounds, --rows, --seed, --server-cpus,
+  --client-cpus        as above                                    [all workloads]
+
+study doctor [options]: what on this machine will spoil a server's latency, why, and
+what to do; the exit code is 1 when something will
+
+  --clients N          how many connections the server is to hold  [4096]
+  --json               for programs
+  --root DIR           look at the proc and sys below DIR          [/]
+
+Settings of the servers, for table and latency:
 
   --groups N           groups of the pool        [one for each server CPU; latency: 1]
   --max-threads N      threads of the pool                         [the pool's default]
@@ -70,6 +89,7 @@ Settings of the servers, for both:
   --commit-delay-us N  how long the flush of a group of commits takes       [0: none]
   --commit-wait HOW    how a commit waits for it: park (its connection leaves the
                        thread) or hook (its thread blocks, in a reported wait) [park]
+  --lock-wait-timeout S  how long a statement waits for a row      [50]
   --work-us US         CPU that each PING burns                    [0]
   --lock-us US         CPU that it burns under a lock that all of them share [0]
 
@@ -86,6 +106,10 @@ pub enum Command {
     Table(Box<Table>),
     /// Measure latency beside heavy statements and print a table.
     Latency(Box<Latency>),
+    /// Measure everything and write a page.
+    Report(Box<crate::report::Plan>),
+    /// Look at the machine.
+    Doctor(doctor::Plan),
 }
 
 /// The arguments of `study table`.
@@ -110,15 +134,17 @@ pub fn parse(
     match parser.next().map_err(Error::usage)? {
         Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "report" => report::report(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "doctor" => doctor(&mut parser),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, latency (see --help)",
+            "no subcommand '{}'; there are: table, latency, report, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study latency (see --help)",
+            "what to do? There are: study table, study latency, study report, study doctor (see --help)",
         )),
     }
 }
@@ -136,7 +162,7 @@ fn table(
         (Duration::from_secs(1), Duration::from_millis(250), 3);
     let (mut server_cpus, mut client_cpus) = (None, None);
     // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
-    let (mut rows, mut port) = (1_000_000, None);
+    let (mut rows, mut seed, mut port) = (1_000_000, 0, None);
     let mut options = ServerOptions::of_groups(0);
     let (mut json, mut csv) = (None, None);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
@@ -151,6 +177,7 @@ fn table(
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
+            Long("seed") => seed = number("seed", &text(parser)?, 0..=u64::MAX)?,
             Long("port") => port = Some(number("port", &text(parser)?, 1..=65_535)? as u16),
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
             Long("csv") => csv = Some(parser.value().map_err(Error::usage)?.into()),
@@ -178,9 +205,30 @@ fn table(
         split,
         rows,
         options,
+        seed,
         port,
     };
     Ok(Command::Table(Box::new(Table { plan, json, csv })))
+}
+
+fn doctor(parser: &mut lexopt::Parser) -> Result<Command> {
+    let mut plan = doctor::Plan {
+        root: "/".into(),
+        clients: 4_096,
+        json: false,
+    };
+    while let Some(arg) = parser.next().map_err(Error::usage)? {
+        match arg {
+            Long("clients") => {
+                plan.clients = number("clients", &text(parser)?, 1..=CLIENTS_MAX as u64)?;
+            }
+            Long("json") => plan.json = true,
+            Long("root") => plan.root = parser.value().map_err(Error::usage)?.into(),
+            Long("help") | Short('h') => return Ok(Command::Help),
+            other => return Err(Error::usage(other.unexpected())),
+        }
+    }
+    Ok(Command::Doctor(plan))
 }
 
 /// Who runs where: as asked, and whoever was not mentioned gets what is left, or its usual part if
@@ -327,8 +375,8 @@ mod tests {
         assert_eq!((json, csv), (Some("a.json".into()), Some("a.csv".into())));
         assert_eq!(
             (plan.rounds_in_all(), plan.files_needed()),
-            // Five workloads under two schedulers, but for oltp_rw in the event loop.
-            ((5 * 2 - 1) * 2 * 2 * 11, 72)
+            // Six workloads under two schedulers, but for those that wait in the event loop.
+            ((6 * 2 - 2) * 2 * 2 * 11, 72)
         );
     }
 
@@ -400,6 +448,7 @@ mod tests {
             "table --help",
             "table --rounds 3 -h",
             "latency --help",
+            "doctor --help",
         ] {
             assert!(matches!(parsed(line), Ok(Command::Help)), "{line}");
         }

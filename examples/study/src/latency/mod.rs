@@ -55,6 +55,8 @@ pub struct Plan {
     pub rows: u64,
     /// Limits of the pool.
     pub options: ServerOptions,
+    /// The same seed makes the same statements at the same times.
+    pub seed: u64,
 }
 
 impl Plan {
@@ -139,7 +141,10 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Outcome> {
             for step in 0..plan.schedulers.len() {
                 let index = (turn + step) % plan.schedulers.len();
                 let scheduler = plan.schedulers[index];
-                let round = measure(plan, scheduler, heavy, &heavy_statement, turn as u64)?;
+                let round = {
+                    let seed = plan.seed.wrapping_add(turn as u64);
+                    measure(plan, scheduler, heavy, &heavy_statement, seed)?
+                };
                 done += 1;
                 progress(Progress {
                     done,

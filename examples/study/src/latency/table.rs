@@ -178,6 +178,7 @@ pub(crate) mod tests {
             },
             rows: 1,
             options: ServerOptions::of_groups(1),
+            seed: 0,
         }
     }
 
