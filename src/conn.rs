@@ -2049,22 +2049,31 @@ impl Input<'_> {
         self.reading.at_end
     }
 
+    /// Takes what was read ahead, if there is any.
+    fn take_ahead(&mut self) -> bool {
+        let mut place = self.link.ahead.borrow_mut();
+        let Some(ahead) = place.as_mut().filter(|ahead| !ahead.is_empty()) else {
+            *place = None;
+            return false;
+        };
+        ahead.move_to(self.input, self.max);
+        true
+    }
+
     /// Waits until the buffer is not empty or the input has ended. What is queued for the peer
     /// leaves first: it may be what the peer is waiting for.
     fn wait_for_input(&mut self) -> io::Result<()> {
         if self.input.len() > 0 || self.reading.at_end {
             return Ok(());
         }
-        let mut place = self.link.ahead.borrow_mut();
-        if let Some(ahead) = &mut *place
-            && !ahead.is_empty()
-        {
-            ahead.move_to(self.input, self.max);
+        if self.take_ahead() {
             return Ok(());
         }
-        *place = None;
-        drop(place);
         self.link.send_all(&mut self.output.borrow_mut())?;
+        // Which takes what comes meanwhile.
+        if self.take_ahead() {
+            return Ok(());
+        }
         let room = self.input.room(self.max);
         let upgraded = self.link.upgraded.borrow().is_some();
         let got = loop {

@@ -300,7 +300,7 @@ impl<H: Handler> Kit<H> {
 
     /// Lets `time` pass for the server: its clock goes on by so much at once. It is moved when what clients
     /// have sent has been taken and no command runs; one that runs on, and says of no
-    /// [`wait`](crate::wait), is waited for for two seconds. When this returns, what fell due has been
+    /// [`wait`](mod@crate::wait), is waited for for two seconds. When this returns, what fell due has been
     /// done: idle, login, read, write and command time-outs, [`Next::until`].
     ///
     /// The clock of the handler itself, [`Instant::now`], is not moved.

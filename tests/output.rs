@@ -4,18 +4,21 @@
 mod common;
 
 use std::fs;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use common::client::Client;
 use common::process::alone;
 use common::{Harness, NEVER, Options, Setup, everywhere, in_the_pool, patient_group, until};
-use thread_group_pool::Limits;
+use thread_group_pool::{Conn, Handler, Limits, Next, Server};
 
 everywhere! {
     a_client_that_sends_all_before_it_reads_gets_all_replies,
     a_client_that_sends_all_behind_a_reply_that_the_handler_writes_gets_all_replies,
     a_client_that_sends_and_reads_at_once_may_send_any_amount,
+    what_a_handler_reads_that_blocks_comes_in_order,
     a_pipeline_that_is_too_long_ends_in_a_clean_close,
     a_pipeline_that_is_too_long_for_a_handler_that_writes_ends_in_a_clean_close,
     half_a_command_behind_a_reply_that_waits_is_completed_later,
@@ -92,6 +95,45 @@ fn a_client_that_sends_and_reads_at_once_may_send_any_amount(setup: Setup) {
     sent.join().expect("no panic");
     client.ping();
     server.finish();
+}
+
+/// All that comes goes back, by reads and writes that block.
+struct Mirror;
+
+impl Handler for Mirror {
+    type Session = ();
+
+    fn open(&self, conn: &mut Conn) -> io::Result<()> {
+        conn.logged_in()?;
+        writeln!(conn, "hello {}", conn.id())
+    }
+
+    fn command(&self, (): &mut (), conn: &mut Conn) -> io::Result<Next> {
+        let mut piece = [0; 5000];
+        loop {
+            match conn.read(&mut piece)? {
+                0 => return Ok(Next::close()),
+                n => conn.write_all(&piece[..n])?,
+            }
+        }
+    }
+}
+
+/// While it waits for its replies to leave, what comes is taken; and is read before what comes later.
+fn what_a_handler_reads_that_blocks_comes_in_order(setup: Setup) {
+    const NUMBERS: u32 = 2_000_000;
+    let server = Server::builder()
+        .scheduler(setup.scheduler(&Options::default()))
+        .limits(patient())
+        .listen(setup.listen(), Arc::new(Mirror))
+        .build()
+        .expect("the server starts");
+    let mut client = Client::connect(&server.local_addrs()[0]);
+    let numbers: Vec<u8> = (0..NUMBERS).flat_map(u32::to_le_bytes).collect();
+    client.send_bytes(&numbers);
+    client.half_close();
+    assert!(client.rest_bytes() == numbers, "it differs");
+    assert!(server.drain(NEVER).clean());
 }
 
 fn too_long(setup: Setup, first: &str) {
