@@ -124,6 +124,18 @@ fn spare_time<T>(s: &State<T>) -> Nanos {
     SPARE.min(s.bounds.park_time)
 }
 
+/// While long commands run and others wait for the gate, a thread is had ready for when it opens. One that is
+/// created only then waits for its first turn on the CPU, behind all that burn it, and everybody with it: where
+/// sixteen sessions begin with a long command each, that made half of the time until a short one got through.
+pub(super) fn call_ahead<T>(s: &mut State<T>) -> Call {
+    let waits = s.crew.long() > 0 && s.lanes.offer(open_lanes(s));
+    if waits && !s.stopping && s.crew.coming() == 0 && s.crew.parked() == 0 {
+        s.call_spawn()
+    } else {
+        Call::Nobody
+    }
+}
+
 /// There are more threads beyond the cap than anybody has needed of late.
 fn too_many<T>(s: &State<T>, now: Nanos) -> bool {
     s.crew.excess() > s.table.holding() && now.since(s.crew.held_at()) >= spare_time(s)

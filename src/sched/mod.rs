@@ -871,7 +871,11 @@ impl<T> State<T> {
         match self.bounds.policy {
             Policy::Conserving => {
                 conserving::tick(self, now);
-                self.actions(Cause::Report, now)
+                let mut actions = self.actions(Cause::Report, now);
+                if actions.call == Call::Nobody {
+                    actions.call = conserving::call_ahead(self);
+                }
+                actions
             }
             Policy::Mariadb => Actions {
                 call: mariadb::tick(self, now),
