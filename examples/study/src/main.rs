@@ -14,7 +14,9 @@ fn main() -> std::process::ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::io::{self, IsTerminal, Write};
+    use std::path::Path;
     use std::process::ExitCode;
+    use std::time::Duration;
 
     use indicatif::{ProgressBar, ProgressStyle};
     use study::args::{self, Command, HELP, Latency, Table};
@@ -23,7 +25,7 @@ mod linux {
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
-    use study::{doctor, latency, process, published, report, server, table};
+    use study::{doctor, knee, latency, process, published, report, server, table};
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -79,7 +81,16 @@ mod linux {
         })
     }
 
-    fn throughput(Table { plan, json, csv }: &Table) -> Result<ExitCode> {
+    fn throughput(table: &Table) -> Result<ExitCode> {
+        let Table {
+            plan,
+            knee,
+            json,
+            csv,
+        } = table;
+        if let Some(bound) = knee {
+            return knees(plan, *bound, json.as_deref());
+        }
         // Whatever can be refused is refused before the first second is spent.
         let json = json.as_deref().map(Output::open).transpose()?;
         let csv = csv.as_deref().map(Output::open).transpose()?;
@@ -95,6 +106,16 @@ mod linux {
         let table = table::render(plan, &cells, &published);
         let errors = cells.iter().any(|cell| cell.errors.total() > 0);
         conclude(&machine, &table, errors)
+    }
+
+    fn knees(plan: &run::Plan, bound: Duration, json: Option<&Path>) -> Result<ExitCode> {
+        let json = json.map(Output::open).transpose()?;
+        let machine = prepare(plan.files_needed(), &plan.split)?;
+        let found = knee::run(plan, bound, |message| eprintln!("{message}"))?;
+        if let Some(json) = json {
+            json.write(&record::knee_json(&machine, bound, &found))?;
+        }
+        conclude(&machine, &knee::render(plan, bound, &found), false)
     }
 
     fn latencies(Latency { plan, json }: &Latency) -> Result<ExitCode> {

@@ -44,6 +44,8 @@ pub struct Plan {
     pub rows: u64,
     /// How the servers are set.
     pub options: ServerOptions,
+    /// What is due a second, of all clients together; `None` is a closed loop.
+    pub rate: Option<u64>,
     /// The same seed makes the same statements.
     pub seed: u64,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
@@ -66,7 +68,7 @@ impl Plan {
         self.clients.iter().max().unwrap_or(&0) + 64
     }
 
-    fn order(&self, index: usize, transport: Transport) -> Result<Order> {
+    pub(crate) fn order(&self, index: usize, transport: Transport) -> Result<Order> {
         let port = match self.port {
             None => 0,
             Some(first) => u16::try_from(usize::from(first) + index).map_err(|_| {
@@ -98,6 +100,8 @@ pub struct Cell {
     pub transport: Transport,
     /// By how many clients.
     pub clients: usize,
+    /// At which rate; `None` in a closed loop.
+    pub rate: Option<u64>,
     /// Statements a second over the rounds.
     pub qps: Spread,
     /// Latency: the median of the rounds' medians.
@@ -204,7 +208,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
                         workload,
                         plan.schedulers[index],
                         transport,
-                        clients,
+                        (clients, plan.rate),
                         rounds,
                     ));
                 }
@@ -217,15 +221,15 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
 
 /// One server under one load, once.
 #[derive(Debug)]
-struct Round {
-    qps: f64,
+pub(crate) struct Round {
+    pub(crate) qps: f64,
     latencies: Histogram<u64>,
     p50_us: f64,
     p95_us: f64,
-    p99_us: f64,
+    pub(crate) p99_us: f64,
     max_us: f64,
     commits: Commits,
-    errors: Errors,
+    pub(crate) errors: Errors,
     size: process::Size,
     server_cpu_s: f64,
     client_cpu_s: f64,
@@ -234,10 +238,16 @@ struct Round {
     disturbed: bool,
 }
 
-fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
+pub(crate) fn measure(
+    plan: &Plan,
+    workload: Workload,
+    clients: usize,
+    server: &mut Server,
+) -> Result<Round> {
     let pid = server.pid();
     let endpoint = server.endpoint().clone();
     let load = Load {
+        rate: plan.rate,
         seed: plan.seed,
         ..Load::new(endpoint, workload, plan.rows, clients)
     };
@@ -281,7 +291,7 @@ fn cell(
     workload: Workload,
     scheduler: Scheduler,
     transport: Transport,
-    clients: usize,
+    (clients, rate): (usize, Option<u64>),
     rounds: &[Round],
 ) -> Cell {
     let spread = |of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
@@ -301,6 +311,7 @@ fn cell(
         scheduler,
         transport,
         clients,
+        rate,
         qps: spread(|round| round.qps),
         p50_us: spread(|round| round.p50_us).median,
         quantiles_us: QUANTILES.map(|q| quantile(q) as f64 / 1e3).to_vec(),
@@ -373,7 +384,15 @@ mod tests {
             round(30.0, 9.0, 0, 8),
             round(20.0, 7.0, 2, 4),
         ];
-        let of = |workload| cell(workload, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        let of = |workload| {
+            cell(
+                workload,
+                Scheduler::Pool,
+                Transport::Unix,
+                (4, None),
+                &rounds,
+            )
+        };
         let convoy = of(Workload::Convoy).commits.unwrap();
         assert_eq!(
             (convoy.p50_us, convoy.p99_us, convoy.lock_timeouts),

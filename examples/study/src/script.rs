@@ -66,6 +66,11 @@ impl Script {
         self.step == Step::Commit
     }
 
+    /// Whether it is a rollback: the transaction is to begin again.
+    pub(crate) fn is_rolling_back(&self) -> bool {
+        self.step == Step::Rollback
+    }
+
     /// A reply has come; whether it was the last of a transaction that was committed.
     pub(crate) fn answered(&mut self, correct: bool) -> bool {
         let ended = matches!(self.step, Step::Commit | Step::Rollback | Step::Ended);

@@ -40,6 +40,9 @@ study table [options]: how many statements a second, with 16 to 4096 clients
   --server-cpus LIST   where the servers run, as 0,2-5             [three quarters]
   --client-cpus LIST   where the load generator runs               [a quarter, at least one]
   --rows N             rows of the table that every server builds  [1000000]
+  --rate N             statements, or transactions, due a second, of all clients
+                       together; latency counts from when they were due   [closed loop]
+  --find-knee MS       find the highest rate whose 99th percentile is at most MS
   --seed N             the same seed makes the same statements     [0]
   --port N             TCP port of the first server, the next one takes N + 1   [free ones]
   --json FILE          also write the machine and all cells as JSON
@@ -117,6 +120,8 @@ pub enum Command {
 pub struct Table {
     /// What to measure.
     pub plan: Plan,
+    /// Find the highest rate whose 99th percentile stays under this.
+    pub knee: Option<Duration>,
     /// Where the JSON goes.
     pub json: Option<PathBuf>,
     /// Where the CSV goes.
@@ -164,7 +169,7 @@ fn table(
     // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
     let (mut rows, mut seed, mut port) = (1_000_000, 0, None);
     let mut options = ServerOptions::of_groups(0);
-    let (mut json, mut csv) = (None, None);
+    let (mut json, mut csv, mut rate, mut knee) = (None, None, None, None);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
             Long("workload") => workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?,
@@ -177,6 +182,11 @@ fn table(
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
+            Long("rate") => rate = Some(number("rate", &text(parser)?, 1..=10_000_000)?),
+            Long("find-knee") => {
+                let ms = number("find-knee", &text(parser)?, 1..=60_000)?;
+                knee = Some(Duration::from_millis(ms));
+            }
             Long("seed") => seed = number("seed", &text(parser)?, 0..=u64::MAX)?,
             Long("port") => port = Some(number("port", &text(parser)?, 1..=65_535)? as u16),
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
@@ -205,10 +215,21 @@ fn table(
         split,
         rows,
         options,
+        rate,
         seed,
         port,
     };
-    Ok(Command::Table(Box::new(Table { plan, json, csv })))
+    if knee.is_some() && (rate.is_some() || csv.is_some()) {
+        return Err(Error::usage(
+            "--find-knee chooses the rates itself and writes no CSV: leave out --rate and --csv",
+        ));
+    }
+    Ok(Command::Table(Box::new(Table {
+        plan,
+        knee,
+        json,
+        csv,
+    })))
 }
 
 fn doctor(parser: &mut lexopt::Parser) -> Result<Command> {
@@ -319,7 +340,9 @@ mod tests {
 
     #[test]
     fn the_plain_command_measures_both_schedulers_to_4096_clients() {
-        let Table { plan, json, csv } = table("table");
+        let Table {
+            plan, json, csv, ..
+        } = table("table");
         assert_eq!(plan.workloads, [Workload::PointSelect]);
         assert_eq!(plan.schedulers, [Scheduler::Pool, Scheduler::PerConnection]);
         assert_eq!(plan.transports, [Transport::Unix]);
@@ -347,7 +370,9 @@ mod tests {
 
     #[test]
     fn every_option_arrives_in_the_plan() {
-        let Table { plan, json, csv } = table(
+        let Table {
+            plan, json, csv, ..
+        } = table(
             "table --workload all --scheduler event-loop,pool --transport unix,tcp \
              --clients 4,8 --seconds 0.1 --warmup 0 --rounds=11 --server-cpus 0-1 \
              --client-cpus 2 --rows 10 --groups 7 --port 4000 \
@@ -427,6 +452,10 @@ mod tests {
             "table --port 65536",
             "table --groups 0",
             "table --rows 0",
+            "table --rate 0",
+            "table --find-knee 0",
+            "table --find-knee 5 --rate 10",
+            "table --find-knee 5 --csv x",
             "table --nonsense",
             "table extra",
         ] {
