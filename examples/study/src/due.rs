@@ -1,5 +1,5 @@
-//! When statements are due, and what is made of their replies. It knows no clock and no socket: every
-//! call is told what time it is.
+//! When statements are due, and what is made of their replies. It knows no clock and no socket:
+//! every call is told what time it is.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! The highest rate that a server bears: the largest at which the 99th percentile, counted from when
-//! statements were due, stays under a bound.
+//! The highest rate that a server bears: the largest at which the 99th percentile, counted from
+//! when statements were due, stays under a bound.
 //!
-//! The search begins with what a closed loop gets, which no rate can exceed for long, and halves the
-//! interval by ratio. Rates above the knee grow a queue, so their percentile depends on how long one
-//! looks; which side of the bound it is on does not.
+//! The search begins with what a closed loop gets, which no rate can exceed for long, and halves
+//! the interval by ratio. Rates above the knee grow a queue, so their percentile depends on how
+//! long one looks; which side of the bound it is on does not.
 
 use std::time::Duration;
 
@@ -98,7 +98,8 @@ pub fn run(plan: &Plan, bound: Duration, mut hears: impl FnMut(String)) -> Resul
                             errors: rounds.iter().map(|round| round.errors.total()).sum(),
                         };
                         hears(format!(
-                            "{workload} {transport} {clients} clients {scheduler}: {rate}/s, p99 {} ms",
+                            "{workload} {transport} {clients} clients {scheduler}: {rate}/s, p99 {} \
+                             ms",
                             millis(probe.p99_us)
                         ));
                         Ok(probe)

@@ -361,8 +361,8 @@ impl Clients {
         })
     }
 
-    /// Handles what is due and what is answered until `done`, which is asked between batches. Sleeps
-    /// no longer than until `wake_at`.
+    /// Handles what is due and what is answered until `done`, which is asked between batches.
+    /// Sleeps no longer than until `wake_at`.
     fn turn_until(
         &mut self,
         mut done: impl FnMut(&Clients, u64) -> bool,
