@@ -20,7 +20,7 @@ use hdrhistogram::Histogram;
 
 use crate::due::Dues;
 use crate::error::{Error, Result};
-use crate::plan::{Light, Workload};
+use crate::plan::{KINDS, Light, Workload};
 use crate::process::thread_cpu_time;
 use crate::request::Requests;
 use crate::stats::jain;
@@ -43,6 +43,9 @@ pub struct Load {
     pub clients: usize,
     /// Statements, or transactions, a second, of all clients together; `None` is a closed loop.
     pub rate: Option<u64>,
+    /// In a closed loop, how long it takes until the last client has joined; the warm-up lasts at
+    /// least as long.
+    pub ramp: Duration,
     /// The same seed makes the same statements.
     pub seed: u64,
     /// How long all of them together may take to connect and be greeted.
@@ -61,6 +64,7 @@ impl Load {
             rows,
             clients,
             rate: None,
+            ramp: Duration::ZERO,
             seed: 0,
             connect_within,
             drain_within,
@@ -77,6 +81,9 @@ pub struct Measured {
     pub completed: u64,
     /// Latencies, in nanoseconds.
     pub latencies: Histogram<u64>,
+    /// What was completed in each second of the window, by [`KINDS`]; empty for workloads that have
+    /// none.
+    pub seconds: Vec<[u64; KINDS.len()]>,
     /// Of the commits among them, in nanoseconds; empty for workloads without transactions.
     pub commits: Histogram<u64>,
     /// From the first statement, warm-up included, to the last reply.
@@ -128,6 +135,10 @@ pub struct Clients {
     requests: Requests,
     drain_within: Duration,
     rate: Option<u64>,
+    ramp: Duration,
+    /// Clients that have sent something in this run, and when the first one did.
+    joined: usize,
+    joins_at: u64,
     seed: u64,
     /// When what is due, while a load with a rate is on.
     dues: Option<Dues>,
@@ -154,6 +165,8 @@ struct Tally {
     /// ... and before this.
     closed_at: u64,
     completed: u64,
+    /// Of each second of the window, by kind.
+    seconds: Vec<[u64; KINDS.len()]>,
     latencies: Histogram<u64>,
     commits: Histogram<u64>,
 }
@@ -172,6 +185,7 @@ impl Clients {
             rows,
             clients,
             rate,
+            ramp,
             seed,
             connect_within,
             drain_within,
@@ -186,6 +200,9 @@ impl Clients {
             requests: Requests::new(*workload, *rows, seed.wrapping_add(*clients as u64)),
             drain_within: *drain_within,
             rate: *rate,
+            ramp: *ramp,
+            joined: 0,
+            joins_at: 0,
             seed: *seed,
             dues: None,
             tally: Tally::new(latencies()?, latencies()?),
@@ -202,7 +219,7 @@ impl Clients {
         mut look: impl FnMut(Moment),
     ) -> Result<Measured> {
         self.begin()?;
-        let opens_at = self.wires.now() + nanos(warmup);
+        let opens_at = self.wires.now() + nanos(warmup.max(self.ramp));
         self.carry_until(opens_at, &mut look)?;
         look(Moment::Opens);
         let cpu = thread_cpu_time();
@@ -219,6 +236,7 @@ impl Clients {
                 Some(dues) => dues.latencies.clone(),
                 None => self.tally.latencies.clone(),
             },
+            seconds: self.tally.seconds.clone(),
             commits: self.tally.commits.clone(),
             errors: self.wires.errors.clone(),
             lock_timeouts: self.wires.timeouts,
@@ -279,7 +297,7 @@ impl Clients {
     fn is_over(&self) -> bool {
         match self.dues {
             Some(_) => self.wires.all_are_gone(),
-            None => self.wires.waiting() == 0,
+            None => self.wires.waiting() == 0 && self.joined == self.wires.len(),
         }
     }
 
@@ -296,13 +314,26 @@ impl Clients {
             self.dues = Some(Dues::new(Light::Open { clients, rate }, self.seed, now)?);
             return Ok(());
         }
-        for index in 0..self.wires.len() {
-            self.wires.get_mut(index).completed = 0;
-            if self.wires.state(index) == State::Idle {
-                send_next(&mut self.wires, &mut self.requests, index, now);
-            }
-        }
+        (self.joined, self.joins_at) = (0, now);
+        self.join(now);
         Ok(())
+    }
+
+    /// Has those clients begin whose time has come; when the next one's does.
+    fn join(&mut self, now: u64) -> u64 {
+        let clients = self.wires.len();
+        while self.joined < clients {
+            let share = self.joined as f64 / clients as f64;
+            let at = self.joins_at + nanos(self.ramp.mul_f64(share));
+            if at > now {
+                return at;
+            }
+            if self.wires.state(self.joined) == State::Idle {
+                send_next(&mut self.wires, &mut self.requests, self.joined, now);
+            }
+            self.joined += 1;
+        }
+        u64::MAX
     }
 
     fn open_window(&mut self, measure: Duration) {
@@ -379,6 +410,8 @@ impl Clients {
                     }
                 }
                 wake_at = wake_at.min(dues.wakes_at());
+            } else if self.tally.sending {
+                wake_at = wake_at.min(self.join(now));
             }
             if done(self, now) {
                 return Ok(());
@@ -400,7 +433,11 @@ impl Clients {
                     if let Some(dues) = dues {
                         dues.answered(index, now);
                     }
-                    wire.completed += u64::from(tally.count(wire.script.began_at, now));
+                    let counts = tally.count(wire.script.began_at, now);
+                    wire.completed += u64::from(counts);
+                    if counts && requests.are_of_kinds() {
+                        tally.count_second(wire.script.kind(), now);
+                    }
                 }
                 // Who is in a transaction ends it: others may wait for its rows.
                 let goes_on = !wire.script.has_ended()
@@ -437,6 +474,7 @@ impl Tally {
             opened_at: 0,
             closed_at: 0,
             completed: 0,
+            seconds: Vec::new(),
             latencies,
             commits,
         };
@@ -451,8 +489,17 @@ impl Tally {
         self.opened_at = u64::MAX;
         self.closed_at = u64::MAX;
         self.completed = 0;
+        self.seconds.clear();
         self.latencies.reset();
         self.commits.reset();
+    }
+
+    fn count_second(&mut self, kind: usize, now: u64) {
+        let second = ((now - self.opened_at) / 1_000_000_000) as usize;
+        if second >= self.seconds.len() {
+            self.seconds.resize(second + 1, [0; KINDS.len()]);
+        }
+        self.seconds[second][kind] += 1;
     }
 
     /// Notes how long a commit took that has been answered well.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::knee::Knee;
 use crate::latency;
 use crate::machine::Machine;
-use crate::plan::show_cpus;
+use crate::plan::{KINDS, show_cpus};
 use crate::report::Data;
 use crate::run::{Cell, Commits, QUANTILES};
 
@@ -52,7 +52,17 @@ impl Output {
 
 /// `{"machine": {..}, "cells": [{..}, ..]}`.
 pub fn json(machine: &Machine, cells: &[Cell]) -> String {
-    let cells: Vec<_> = cells.iter().map(fields).collect();
+    let cells: Vec<_> = cells
+        .iter()
+        .map(|cell| {
+            let mut fields = fields(cell);
+            if !cell.seconds.is_empty() {
+                fields.insert("kinds".into(), KINDS.map(|(name, _)| name).to_vec().into());
+                fields.insert("seconds".into(), json!(cell.seconds));
+            }
+            fields
+        })
+        .collect();
     pretty(&json!({ "machine": facts(machine), "cells": cells }))
 }
 
@@ -282,6 +292,7 @@ pub(crate) mod tests {
             p95_us: 20.0,
             p99_us: 30_000.0,
             max_us: 40_000.0,
+            seconds: Vec::new(),
             commits: None,
             errors: Errors::default(),
             server_threads_peak: 5,

@@ -17,7 +17,7 @@ use crate::cpu::Split;
 use crate::error::{Error, Result};
 use crate::load::{Clients, Errors, Load, Moment};
 use crate::options::ServerOptions;
-use crate::plan::{Scheduler, Transport, Workload};
+use crate::plan::{KINDS, Scheduler, Transport, Workload};
 use crate::process::{self, CpuUse};
 use crate::stats::Spread;
 
@@ -46,6 +46,8 @@ pub struct Plan {
     pub options: ServerOptions,
     /// What is due a second, of all clients together; `None` is a closed loop.
     pub rate: Option<u64>,
+    /// How long it takes until the last client has joined.
+    pub ramp: Duration,
     /// The same seed makes the same statements.
     pub seed: u64,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
@@ -114,6 +116,8 @@ pub struct Cell {
     pub p99_us: f64,
     /// The largest of all rounds.
     pub max_us: f64,
+    /// What the last round completed in each second, by [`KINDS`].
+    pub seconds: Vec<[u64; KINDS.len()]>,
     /// Of workloads with commits.
     pub commits: Option<Commits>,
     /// The errors of all rounds.
@@ -228,6 +232,7 @@ pub(crate) struct Round {
     p95_us: f64,
     pub(crate) p99_us: f64,
     max_us: f64,
+    seconds: Vec<[u64; KINDS.len()]>,
     commits: Commits,
     pub(crate) errors: Errors,
     size: process::Size,
@@ -248,6 +253,7 @@ pub(crate) fn measure(
     let endpoint = server.endpoint().clone();
     let load = Load {
         rate: plan.rate,
+        ramp: plan.ramp,
         seed: plan.seed,
         ..Load::new(endpoint, workload, plan.rows, clients)
     };
@@ -271,6 +277,7 @@ pub(crate) fn measure(
         p95_us: quantile(0.95),
         p99_us: quantile(0.99),
         max_us: measured.latencies.max() as f64 / 1e3,
+        seconds: measured.seconds.clone(),
         commits: Commits {
             p50_us: of_commits(0.50),
             p99_us: of_commits(0.99),
@@ -318,6 +325,9 @@ fn cell(
         p95_us: spread(|round| round.p95_us).median,
         p99_us: spread(|round| round.p99_us).median,
         max_us: spread(|round| round.max_us).max,
+        seconds: rounds
+            .last()
+            .map_or(Vec::new(), |round| round.seconds.clone()),
         commits: workload.is_transaction().then(|| Commits {
             p50_us: spread(|round| round.commits.p50_us).median,
             p99_us: spread(|round| round.commits.p99_us).median,
@@ -359,6 +369,7 @@ mod tests {
             p95_us: 2.0,
             p99_us: qps,
             max_us,
+            seconds: Vec::new(),
             commits: Commits {
                 p50_us: qps / 10.0,
                 p99_us: qps,

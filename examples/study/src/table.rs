@@ -308,6 +308,7 @@ mod tests {
             rows: 1,
             options: crate::options::ServerOptions::of_groups(1),
             rate: None,
+            ramp: Duration::ZERO,
             seed: 0,
             port: None,
         }

@@ -512,3 +512,26 @@ fn what_was_due_and_never_answered_is_an_error_each() {
         "each has waited until the end: {shortest:?}"
     );
 }
+
+#[test]
+fn clients_that_join_one_after_the_other_have_all_joined_when_it_is_measured() {
+    let (joined, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&joined);
+    let place = Place::new(128).serve(scripted(move |stream, n| {
+        count.fetch_add(u32::from(n == 1), Ordering::Relaxed);
+        stream.write_all(b"OK\n").is_ok()
+    }));
+    let load = Load {
+        ramp: SHORT,
+        ..place.load(Workload::Ping, 16)
+    };
+    let mut clients = Clients::connect(&load).unwrap();
+    clients
+        .run_for(Duration::ZERO, SHORT, |moment| {
+            if moment == Moment::Closes {
+                seen.store(joined.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+    assert_eq!(seen.load(Ordering::Relaxed), 16);
+}

@@ -20,7 +20,7 @@ fn every_workload_has_an_open_loop() {
     assert!(stdout.contains("open loop: 100 due a second"), "{stdout}");
     let json: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     let cells = json["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 6 * 2);
+    assert_eq!(cells.len(), 7 * 2);
     for cell in cells {
         assert_eq!(
             (&cell["rate"], &cell["errors"]),

@@ -53,6 +53,7 @@ pub(super) fn report(
         rows: rows.unwrap_or(if quick { 100_000 } else { 1_000_000 }),
         options: ServerOptions::of_groups(split.server.len()),
         rate: None,
+        ramp: Duration::ZERO,
         seed,
         port: None,
         split,
