@@ -1,6 +1,8 @@
-//! The load generator: any number of closed-loop clients on one thread.
+//! The load generator: any number of clients on one thread, in a closed loop or by the clock.
 //!
-//! A closed-loop client sends a statement, waits for the reply, and sends the next.
+//! A closed-loop client sends a statement, waits for the reply, and sends the next. By the clock,
+//! statements (or transactions) are due at a rate, whatever has become of earlier ones; latency
+//! counts from when they were due, and what was due before the window closed is sent even then.
 //!
 //! What is counted, exactly:
 //! * throughput: correct replies read while the window was open, over the time that it was open;
@@ -11,12 +13,14 @@
 //!   connections that end, and clients whose reply is still missing when the time to drain is over.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::due::Dues;
 use crate::error::{Error, Result};
-use crate::plan::Workload;
+use crate::plan::{KINDS, Light, Workload};
 use crate::process::thread_cpu_time;
 use crate::request::Requests;
 use crate::stats::jain;
@@ -37,6 +41,11 @@ pub struct Load {
     pub rows: u64,
     /// How many clients.
     pub clients: usize,
+    /// Statements, or transactions, a second, of all clients together; `None` is a closed loop.
+    pub rate: Option<u64>,
+    /// In a closed loop, how long it takes until the last client has joined; the warm-up lasts at
+    /// least as long.
+    pub ramp: Duration,
     /// The same seed makes the same statements.
     pub seed: u64,
     /// How long all of them together may take to connect and be greeted.
@@ -54,6 +63,8 @@ impl Load {
             workload,
             rows,
             clients,
+            rate: None,
+            ramp: Duration::ZERO,
             seed: 0,
             connect_within,
             drain_within,
@@ -70,6 +81,9 @@ pub struct Measured {
     pub completed: u64,
     /// Latencies, in nanoseconds.
     pub latencies: Histogram<u64>,
+    /// What was completed in each second of the window, by [`KINDS`]; empty for workloads that have
+    /// none.
+    pub seconds: Vec<[u64; KINDS.len()]>,
     /// Of the commits among them, in nanoseconds; empty for workloads without transactions.
     pub commits: Histogram<u64>,
     /// From the first statement, warm-up included, to the last reply.
@@ -120,6 +134,14 @@ pub struct Clients {
     wires: Wires,
     requests: Requests,
     drain_within: Duration,
+    rate: Option<u64>,
+    ramp: Duration,
+    /// Clients that have sent something in this run, and when the first one did.
+    joined: usize,
+    joins_at: u64,
+    seed: u64,
+    /// When what is due, while a load with a rate is on.
+    dues: Option<Dues>,
     tally: Tally,
 }
 
@@ -143,6 +165,8 @@ struct Tally {
     /// ... and before this.
     closed_at: u64,
     completed: u64,
+    /// Of each second of the window, by kind.
+    seconds: Vec<[u64; KINDS.len()]>,
     latencies: Histogram<u64>,
     commits: Histogram<u64>,
 }
@@ -160,6 +184,8 @@ impl Clients {
             workload,
             rows,
             clients,
+            rate,
+            ramp,
             seed,
             connect_within,
             drain_within,
@@ -173,6 +199,12 @@ impl Clients {
             )?,
             requests: Requests::new(*workload, *rows, seed.wrapping_add(*clients as u64)),
             drain_within: *drain_within,
+            rate: *rate,
+            ramp: *ramp,
+            joined: 0,
+            joins_at: 0,
+            seed: *seed,
+            dues: None,
             tally: Tally::new(latencies()?, latencies()?),
         })
     }
@@ -186,12 +218,12 @@ impl Clients {
         measure: Duration,
         mut look: impl FnMut(Moment),
     ) -> Result<Measured> {
-        self.begin();
-        let opens_at = self.wires.now() + nanos(warmup);
+        self.begin()?;
+        let opens_at = self.wires.now() + nanos(warmup.max(self.ramp));
         self.carry_until(opens_at, &mut look)?;
         look(Moment::Opens);
         let cpu = thread_cpu_time();
-        self.open_window();
+        self.open_window(measure);
         self.carry_until(self.tally.opened_at + nanos(measure), &mut look)?;
         self.close_window();
         let client_cpu = thread_cpu_time().saturating_sub(cpu);
@@ -200,7 +232,11 @@ impl Clients {
         Ok(Measured {
             window: Duration::from_nanos(self.tally.closed_at - self.tally.opened_at),
             completed: self.tally.completed,
-            latencies: self.tally.latencies.clone(),
+            latencies: match &self.dues {
+                Some(dues) => dues.latencies.clone(),
+                None => self.tally.latencies.clone(),
+            },
+            seconds: self.tally.seconds.clone(),
             commits: self.tally.commits.clone(),
             errors: self.wires.errors.clone(),
             lock_timeouts: self.wires.timeouts,
@@ -216,7 +252,7 @@ impl Clients {
                 look(Moment::Passes);
                 look_at = now + nanos(LOOK_EVERY);
             }
-            now >= end || clients.wires.waiting() == 0
+            now >= end || clients.is_over()
         };
         self.turn_until(done, end)
     }
@@ -226,11 +262,11 @@ impl Clients {
     /// share of the time is taken off. An error of any client fails it: a time for less than what
     /// was asked is no time.
     pub fn run_count(&mut self, count: u64, within: Duration) -> Result<Duration> {
-        self.begin();
-        self.open_window();
+        self.begin()?;
+        self.open_window(within);
         let gives_up_at = self.tally.opened_at + nanos(within);
         let done = |clients: &Clients, now| {
-            clients.tally.completed >= count || now >= gives_up_at || clients.wires.waiting() == 0
+            clients.tally.completed >= count || now >= gives_up_at || clients.is_over()
         };
         self.turn_until(done, gives_up_at)?;
         self.close_window();
@@ -257,25 +293,58 @@ impl Clients {
         }
     }
 
-    fn begin(&mut self) {
+    /// Whether nobody will send or be answered any more.
+    fn is_over(&self) -> bool {
+        match self.dues {
+            Some(_) => self.wires.all_are_gone(),
+            None => self.wires.waiting() == 0 && self.joined == self.wires.len(),
+        }
+    }
+
+    fn begin(&mut self) -> Result<()> {
         self.tally.reset();
         self.wires.errors = Errors::default();
         self.wires.timeouts = 0;
         let now = self.wires.now();
-        for index in 0..self.wires.len() {
-            self.wires.get_mut(index).completed = 0;
-            if self.wires.state(index) == State::Idle {
-                send_next(&mut self.wires, &mut self.requests, index, now);
-            }
+        if let Some(rate) = self.rate {
+            // A sleep may end up to 50 us late by default, which every statement would show. A
+            // kernel that does not know the call keeps its habit.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let clients = self.wires.len();
+            self.dues = Some(Dues::new(Light::Open { clients, rate }, self.seed, now)?);
+            return Ok(());
         }
+        (self.joined, self.joins_at) = (0, now);
+        self.join(now);
+        Ok(())
     }
 
-    fn open_window(&mut self) {
+    /// Has those clients begin whose time has come; when the next one's does.
+    fn join(&mut self, now: u64) -> u64 {
+        let clients = self.wires.len();
+        while self.joined < clients {
+            let share = self.joined as f64 / clients as f64;
+            let at = self.joins_at + nanos(self.ramp.mul_f64(share));
+            if at > now {
+                return at;
+            }
+            if self.wires.state(self.joined) == State::Idle {
+                send_next(&mut self.wires, &mut self.requests, self.joined, now);
+            }
+            self.joined += 1;
+        }
+        u64::MAX
+    }
+
+    fn open_window(&mut self, measure: Duration) {
         for wire in self.wires.iter_mut() {
             wire.completed = 0;
         }
         self.tally.opened_at = self.wires.now();
         self.tally.open = true;
+        if let Some(dues) = &mut self.dues {
+            dues.open_window(self.tally.opened_at, measure);
+        }
     }
 
     fn close_window(&mut self) {
@@ -288,15 +357,43 @@ impl Clients {
     fn drain(&mut self) -> Result<()> {
         let gives_up_at = self.wires.now() + nanos(self.drain_within);
         self.turn_until(
-            |clients, now| now >= gives_up_at || clients.wires.waiting() == 0,
+            |clients, now| now >= gives_up_at || !clients.is_owed(),
             gives_up_at,
         )?;
-        self.wires.give_up(self.drain_within);
+        let Some(dues) = &mut self.dues else {
+            self.wires.give_up(self.drain_within);
+            return Ok(());
+        };
+        // Each statement that was due, whether its client could send it or not.
+        let now = self.wires.now();
+        let mut unanswered = 0;
+        for client in 0..self.wires.len() {
+            let waiting = self.wires.state(client) == State::Waiting;
+            unanswered += dues.abandon(client, waiting, now);
+        }
+        if unanswered > 0 {
+            let within = self.drain_within;
+            self.wires.errors.stuck += unanswered;
+            self.wires.errors.first.get_or_insert_with(|| {
+                format!("{unanswered} that were due got no reply within {within:?} of the end")
+            });
+        }
         Ok(())
     }
 
-    /// Handles replies until `done`, which is asked between batches. Sleeps no longer than until
-    /// `wake_at`.
+    /// Whether a reply that counts is still to come.
+    fn is_owed(&self) -> bool {
+        let Some(dues) = &self.dues else {
+            return self.wires.waiting() > 0;
+        };
+        (0..self.wires.len()).any(|client| {
+            let state = self.wires.state(client);
+            state != State::Gone && dues.is_owed(client, state == State::Waiting)
+        })
+    }
+
+    /// Handles what is due and what is answered until `done`, which is asked between batches.
+    /// Sleeps no longer than until `wake_at`.
     fn turn_until(
         &mut self,
         mut done: impl FnMut(&Clients, u64) -> bool,
@@ -304,12 +401,25 @@ impl Clients {
     ) -> Result<()> {
         loop {
             let now = self.wires.now();
+            let mut wake_at = wake_at;
+            if let Some(dues) = &mut self.dues {
+                while let Some(client) = dues.call(now) {
+                    let is_free = self.wires.state(client) == State::Idle;
+                    if is_free && dues.is_owed(client, false) && dues.next(client, now) {
+                        send_next(&mut self.wires, &mut self.requests, client, now);
+                    }
+                }
+                wake_at = wake_at.min(dues.wakes_at());
+            } else if self.tally.sending {
+                wake_at = wake_at.min(self.join(now));
+            }
             if done(self, now) {
                 return Ok(());
             }
             let Clients {
                 wires,
                 requests,
+                dues,
                 tally,
                 ..
             } = self;
@@ -318,11 +428,26 @@ impl Clients {
                 if correct && wire.script.is_committing() {
                     tally.note_commit(wire.sent_at, now);
                 }
+                let rolled_back = wire.script.is_rolling_back();
                 if wire.script.answered(correct) {
-                    wire.completed += u64::from(tally.count(wire.script.began_at, now));
+                    if let Some(dues) = dues {
+                        dues.answered(index, now);
+                    }
+                    let counts = tally.count(wire.script.began_at, now);
+                    wire.completed += u64::from(counts);
+                    if counts && requests.are_of_kinds() {
+                        tally.count_second(wire.script.kind(), now);
+                    }
                 }
                 // Who is in a transaction ends it: others may wait for its rows.
-                if tally.sending || !wire.script.has_ended() {
+                let goes_on = !wire.script.has_ended()
+                    || match dues {
+                        // One that lost its lock is still due.
+                        Some(_) if rolled_back => true,
+                        Some(dues) => dues.is_owed(index, false) && dues.next(index, now),
+                        None => tally.sending,
+                    };
+                if goes_on {
                     send_next(wires, requests, index, now);
                 }
             })?;
@@ -349,6 +474,7 @@ impl Tally {
             opened_at: 0,
             closed_at: 0,
             completed: 0,
+            seconds: Vec::new(),
             latencies,
             commits,
         };
@@ -363,8 +489,17 @@ impl Tally {
         self.opened_at = u64::MAX;
         self.closed_at = u64::MAX;
         self.completed = 0;
+        self.seconds.clear();
         self.latencies.reset();
         self.commits.reset();
+    }
+
+    fn count_second(&mut self, kind: usize, now: u64) {
+        let second = ((now - self.opened_at) / 1_000_000_000) as usize;
+        if second >= self.seconds.len() {
+            self.seconds.resize(second + 1, [0; KINDS.len()]);
+        }
+        self.seconds[second][kind] += 1;
     }
 
     /// Notes how long a commit took that has been answered well.

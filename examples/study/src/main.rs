@@ -14,7 +14,9 @@ fn main() -> std::process::ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::io::{self, IsTerminal, Write};
+    use std::path::Path;
     use std::process::ExitCode;
+    use std::time::Duration;
 
     use indicatif::{ProgressBar, ProgressStyle};
     use study::args::{self, Command, HELP, Latency, Table};
@@ -23,7 +25,7 @@ mod linux {
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
-    use study::{doctor, latency, process, published, report, server, table};
+    use study::{doctor, knee, latency, mixed, process, published, report, server, single, table};
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -41,7 +43,12 @@ mod linux {
     fn asked() -> Result<ExitCode> {
         match args::parse(std::env::args_os().skip(1), &cpu::allowed()?, cpu::core_of)? {
             Command::Help => say(HELP).map(|()| ExitCode::SUCCESS),
-            Command::Table(table) => throughput(&table),
+            Command::Table(table) => {
+                let published = published::all()?;
+                throughput(&table, |plan, cells| table::render(plan, cells, &published))
+            }
+            Command::Single(table) => throughput(&table, single::render),
+            Command::Mixed(table) => throughput(&table, mixed::render),
             Command::Latency(latency) => latencies(&latency),
             Command::Report(plan) => everything(&plan),
             Command::Doctor(plan) => examine(&plan),
@@ -79,11 +86,22 @@ mod linux {
         })
     }
 
-    fn throughput(Table { plan, json, csv }: &Table) -> Result<ExitCode> {
+    fn throughput(
+        table: &Table,
+        render: impl Fn(&run::Plan, &[run::Cell]) -> String,
+    ) -> Result<ExitCode> {
+        let Table {
+            plan,
+            knee,
+            json,
+            csv,
+        } = table;
+        if let Some(bound) = knee {
+            return knees(plan, *bound, json.as_deref());
+        }
         // Whatever can be refused is refused before the first second is spent.
         let json = json.as_deref().map(Output::open).transpose()?;
         let csv = csv.as_deref().map(Output::open).transpose()?;
-        let published = published::all()?;
         let machine = prepare(plan.files_needed(), &plan.split)?;
         let cells = run::run(plan, watcher(plan.rounds_in_all()))?;
         if let Some(json) = json {
@@ -92,9 +110,19 @@ mod linux {
         if let Some(csv) = csv {
             csv.write(&record::csv(&cells))?;
         }
-        let table = table::render(plan, &cells, &published);
+        let table = render(plan, &cells);
         let errors = cells.iter().any(|cell| cell.errors.total() > 0);
         conclude(&machine, &table, errors)
+    }
+
+    fn knees(plan: &run::Plan, bound: Duration, json: Option<&Path>) -> Result<ExitCode> {
+        let json = json.map(Output::open).transpose()?;
+        let machine = prepare(plan.files_needed(), &plan.split)?;
+        let found = knee::run(plan, bound, |message| eprintln!("{message}"))?;
+        if let Some(json) = json {
+            json.write(&record::knee_json(&machine, bound, &found))?;
+        }
+        conclude(&machine, &knee::render(plan, bound, &found), false)
     }
 
     fn latencies(Latency { plan, json }: &Latency) -> Result<ExitCode> {

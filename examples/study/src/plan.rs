@@ -24,17 +24,28 @@ pub enum Workload {
     OltpRw,
     /// A transaction of three statements that updates the one row that everybody updates.
     Convoy,
+    /// Transactions of four kinds, by weight: what a business does all day.
+    Mixed,
 }
+
+/// The kinds of transaction of [`Workload::Mixed`], with how many of a hundred are of each.
+pub const KINDS: [(&str, u64); 4] = [
+    ("catalogue", 60),
+    ("register", 25),
+    ("temporary", 10),
+    ("report", 5),
+];
 
 impl Workload {
     /// In the order of a table.
-    pub const ALL: [Workload; 6] = [
+    pub const ALL: [Workload; 7] = [
         Workload::Ping,
         Workload::PointSelect,
         Workload::UpdateNokey,
         Workload::OltpRo,
         Workload::OltpRw,
         Workload::Convoy,
+        Workload::Mixed,
     ];
 
     /// How it is spelled in arguments, JSON and the published table.
@@ -46,17 +57,21 @@ impl Workload {
             Workload::OltpRo => "oltp_ro",
             Workload::OltpRw => "oltp_rw",
             Workload::Convoy => "convoy",
+            Workload::Mixed => "mixed",
         }
     }
 
     /// Whether what counts is a transaction of several statements.
     pub fn is_transaction(self) -> bool {
-        matches!(self, Workload::OltpRo | Workload::OltpRw | Workload::Convoy)
+        matches!(
+            self,
+            Workload::OltpRo | Workload::OltpRw | Workload::Convoy | Workload::Mixed
+        )
     }
 
     /// Whether a statement may wait for a row that another client has locked.
     pub fn waits_for_rows(self) -> bool {
-        matches!(self, Workload::OltpRw | Workload::Convoy)
+        matches!(self, Workload::OltpRw | Workload::Convoy | Workload::Mixed)
     }
 
     /// What is counted.
@@ -77,7 +92,8 @@ impl Workload {
             | Workload::UpdateNokey
             | Workload::OltpRo
             | Workload::OltpRw
-            | Workload::Convoy => 0,
+            | Workload::Convoy
+            | Workload::Mixed => 0,
         }
     }
 }
@@ -362,7 +378,7 @@ mod tests {
         for scheduler in Scheduler::ALL {
             let left_out = |workload: &Workload| !scheduler.serves(*workload);
             let count = Workload::ALL.iter().filter(|w| left_out(w)).count();
-            assert_eq!(count, 2 * usize::from(scheduler == Scheduler::EventLoop));
+            assert_eq!(count, 3 * usize::from(scheduler == Scheduler::EventLoop));
         }
     }
 

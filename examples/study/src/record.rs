@@ -3,13 +3,15 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::knee::Knee;
 use crate::latency;
 use crate::machine::Machine;
-use crate::plan::show_cpus;
+use crate::plan::{KINDS, show_cpus};
 use crate::report::Data;
 use crate::run::{Cell, Commits, QUANTILES};
 
@@ -50,7 +52,17 @@ impl Output {
 
 /// `{"machine": {..}, "cells": [{..}, ..]}`.
 pub fn json(machine: &Machine, cells: &[Cell]) -> String {
-    let cells: Vec<_> = cells.iter().map(fields).collect();
+    let cells: Vec<_> = cells
+        .iter()
+        .map(|cell| {
+            let mut fields = fields(cell);
+            if !cell.seconds.is_empty() {
+                fields.insert("kinds".into(), KINDS.map(|(name, _)| name).to_vec().into());
+                fields.insert("seconds".into(), json!(cell.seconds));
+            }
+            fields
+        })
+        .collect();
     pretty(&json!({ "machine": facts(machine), "cells": cells }))
 }
 
@@ -66,6 +78,37 @@ pub fn latency_json(machine: &Machine, outcome: &latency::Outcome) -> String {
 
 fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
+}
+
+/// `{"machine": {..}, "p99_bound_us": .., "knees": [{..}, ..]}`.
+pub fn knee_json(machine: &Machine, bound: Duration, knees: &[Knee]) -> String {
+    let knees = knees.iter().map(|knee| {
+        let probes = knee.probes.iter().map(|probe| {
+            json!({
+                "rate": probe.rate,
+                "p99_us": rounded(probe.p99_us, 10.0),
+                "errors": probe.errors,
+            })
+        });
+        object([
+            ("workload", json!(knee.workload.name())),
+            ("scheduler", json!(knee.scheduler.name())),
+            ("transport", json!(knee.transport.name())),
+            ("clients", json!(knee.clients)),
+            ("closed_qps", rounded(knee.closed_qps, 1.0)),
+            ("rate", json!(knee.best().map(|probe| probe.rate))),
+            (
+                "p99_us",
+                json!(knee.best().map(|probe| rounded(probe.p99_us, 10.0))),
+            ),
+            ("probes", probes.collect()),
+        ])
+    });
+    pretty(&json!({
+        "machine": facts(machine),
+        "p99_bound_us": bound.as_micros() as u64,
+        "knees": knees.collect::<Vec<_>>(),
+    }))
 }
 
 /// `{"machine": {..}, "seed": .., "cells": [..], "latency": [..]}`.
@@ -170,6 +213,7 @@ fn fields(cell: &Cell) -> Map<String, Value> {
         ("scheduler", json!(cell.scheduler.name())),
         ("transport", json!(cell.transport.name())),
         ("clients", json!(cell.clients)),
+        ("rate", json!(cell.rate)),
         ("qps", rounded(cell.qps.median, 1.0)),
         ("qps_min", rounded(cell.qps.min, 1.0)),
         ("qps_max", rounded(cell.qps.max, 1.0)),
@@ -237,6 +281,7 @@ pub(crate) mod tests {
             scheduler,
             transport: Transport::Unix,
             clients,
+            rate: None,
             qps: Spread {
                 median: qps,
                 min: qps / 2.0,
@@ -247,6 +292,7 @@ pub(crate) mod tests {
             p95_us: 20.0,
             p99_us: 30_000.0,
             max_us: 40_000.0,
+            seconds: Vec::new(),
             commits: None,
             errors: Errors::default(),
             server_threads_peak: 5,
@@ -281,7 +327,7 @@ pub(crate) mod tests {
         assert_eq!(value["machine"]["server_cpus"], "0,1");
         let cell = value["cells"][0].as_object().unwrap();
         let names: Vec<_> = cell.keys().map(String::as_str).collect();
-        let promised = "workload scheduler transport clients qps qps_min qps_max p50_us p95_us p99_us \
+        let promised = "workload scheduler transport clients rate qps qps_min qps_max p50_us p95_us p99_us \
                         max_us commit_p50_us commit_p99_us lock_timeouts errors \
                         server_threads_peak server_rss_kib server_cpu_s client_cpu_s jain_fairness";
         assert_eq!(names.join(" "), promised);
@@ -324,7 +370,7 @@ pub(crate) mod tests {
         ]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(lines.len(), 3);
-        assert!(lines.iter().all(|line| line.len() == 20));
+        assert!(lines.iter().all(|line| line.len() == 21));
         assert_eq!(
             (lines[0][3], lines[2][3], lines[1][1]),
             ("clients", "32", "pool")

@@ -33,7 +33,9 @@ impl Requests {
             Workload::PointSelect => vec![b"SELECT c FROM sbtest1 WHERE id=".to_vec()],
             Workload::UpdateNokey => (0..VALUES).map(|_| update_head(&mut random)).collect(),
             // Their statements are those of a script.
-            Workload::OltpRo | Workload::OltpRw | Workload::Convoy => vec![Vec::new()],
+            Workload::OltpRo | Workload::OltpRw | Workload::Convoy | Workload::Mixed => {
+                vec![Vec::new()]
+            }
         };
         let ends_in_id = workload != Workload::Ping;
         Requests {
@@ -45,6 +47,11 @@ impl Requests {
             line: Vec::with_capacity(256),
             ends_in_id,
         }
+    }
+
+    /// Whether there are several kinds of transaction.
+    pub(crate) fn are_of_kinds(&self) -> bool {
+        self.workload == Workload::Mixed
     }
 
     /// The next statement of a client, with its end of line, and the `ROW` lines of a correct reply.

@@ -17,7 +17,7 @@ use crate::cpu::Split;
 use crate::error::{Error, Result};
 use crate::load::{Clients, Errors, Load, Moment};
 use crate::options::ServerOptions;
-use crate::plan::{Scheduler, Transport, Workload};
+use crate::plan::{KINDS, Scheduler, Transport, Workload};
 use crate::process::{self, CpuUse};
 use crate::stats::Spread;
 
@@ -44,6 +44,10 @@ pub struct Plan {
     pub rows: u64,
     /// How the servers are set.
     pub options: ServerOptions,
+    /// What is due a second, of all clients together; `None` is a closed loop.
+    pub rate: Option<u64>,
+    /// How long it takes until the last client has joined.
+    pub ramp: Duration,
     /// The same seed makes the same statements.
     pub seed: u64,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
@@ -66,7 +70,7 @@ impl Plan {
         self.clients.iter().max().unwrap_or(&0) + 64
     }
 
-    fn order(&self, index: usize, transport: Transport) -> Result<Order> {
+    pub(crate) fn order(&self, index: usize, transport: Transport) -> Result<Order> {
         let port = match self.port {
             None => 0,
             Some(first) => u16::try_from(usize::from(first) + index).map_err(|_| {
@@ -98,6 +102,8 @@ pub struct Cell {
     pub transport: Transport,
     /// By how many clients.
     pub clients: usize,
+    /// At which rate; `None` in a closed loop.
+    pub rate: Option<u64>,
     /// Statements a second over the rounds.
     pub qps: Spread,
     /// Latency: the median of the rounds' medians.
@@ -110,6 +116,8 @@ pub struct Cell {
     pub p99_us: f64,
     /// The largest of all rounds.
     pub max_us: f64,
+    /// What the last round completed in each second, by [`KINDS`].
+    pub seconds: Vec<[u64; KINDS.len()]>,
     /// Of workloads with commits.
     pub commits: Option<Commits>,
     /// The errors of all rounds.
@@ -204,7 +212,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
                         workload,
                         plan.schedulers[index],
                         transport,
-                        clients,
+                        (clients, plan.rate),
                         rounds,
                     ));
                 }
@@ -217,15 +225,16 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress)) -> Result<Vec<Cell>>
 
 /// One server under one load, once.
 #[derive(Debug)]
-struct Round {
-    qps: f64,
+pub(crate) struct Round {
+    pub(crate) qps: f64,
     latencies: Histogram<u64>,
     p50_us: f64,
     p95_us: f64,
-    p99_us: f64,
+    pub(crate) p99_us: f64,
     max_us: f64,
+    seconds: Vec<[u64; KINDS.len()]>,
     commits: Commits,
-    errors: Errors,
+    pub(crate) errors: Errors,
     size: process::Size,
     server_cpu_s: f64,
     client_cpu_s: f64,
@@ -234,10 +243,17 @@ struct Round {
     disturbed: bool,
 }
 
-fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server) -> Result<Round> {
+pub(crate) fn measure(
+    plan: &Plan,
+    workload: Workload,
+    clients: usize,
+    server: &mut Server,
+) -> Result<Round> {
     let pid = server.pid();
     let endpoint = server.endpoint().clone();
     let load = Load {
+        rate: plan.rate,
+        ramp: plan.ramp,
         seed: plan.seed,
         ..Load::new(endpoint, workload, plan.rows, clients)
     };
@@ -261,6 +277,7 @@ fn measure(plan: &Plan, workload: Workload, clients: usize, server: &mut Server)
         p95_us: quantile(0.95),
         p99_us: quantile(0.99),
         max_us: measured.latencies.max() as f64 / 1e3,
+        seconds: measured.seconds.clone(),
         commits: Commits {
             p50_us: of_commits(0.50),
             p99_us: of_commits(0.99),
@@ -281,7 +298,7 @@ fn cell(
     workload: Workload,
     scheduler: Scheduler,
     transport: Transport,
-    clients: usize,
+    (clients, rate): (usize, Option<u64>),
     rounds: &[Round],
 ) -> Cell {
     let spread = |of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
@@ -301,12 +318,16 @@ fn cell(
         scheduler,
         transport,
         clients,
+        rate,
         qps: spread(|round| round.qps),
         p50_us: spread(|round| round.p50_us).median,
         quantiles_us: QUANTILES.map(|q| quantile(q) as f64 / 1e3).to_vec(),
         p95_us: spread(|round| round.p95_us).median,
         p99_us: spread(|round| round.p99_us).median,
         max_us: spread(|round| round.max_us).max,
+        seconds: rounds
+            .last()
+            .map_or(Vec::new(), |round| round.seconds.clone()),
         commits: workload.is_transaction().then(|| Commits {
             p50_us: spread(|round| round.commits.p50_us).median,
             p99_us: spread(|round| round.commits.p99_us).median,
@@ -348,6 +369,7 @@ mod tests {
             p95_us: 2.0,
             p99_us: qps,
             max_us,
+            seconds: Vec::new(),
             commits: Commits {
                 p50_us: qps / 10.0,
                 p99_us: qps,
@@ -373,7 +395,15 @@ mod tests {
             round(30.0, 9.0, 0, 8),
             round(20.0, 7.0, 2, 4),
         ];
-        let of = |workload| cell(workload, Scheduler::Pool, Transport::Unix, 4, &rounds);
+        let of = |workload| {
+            cell(
+                workload,
+                Scheduler::Pool,
+                Transport::Unix,
+                (4, None),
+                &rounds,
+            )
+        };
         let convoy = of(Workload::Convoy).commits.unwrap();
         assert_eq!(
             (convoy.p50_us, convoy.p99_us, convoy.lock_timeouts),

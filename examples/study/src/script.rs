@@ -5,17 +5,31 @@
 //! same row, and `COMMIT`. It counts once, when its commit has been answered. One that was ended by a
 //! deadlock or a lock wait counts as begun again and not as an error, as with sysbench.
 //!
+//! The mixed business has transactions of four kinds: a catalogue is read (five rows), a register is
+//! updated (two rows), something temporary is made (a row that goes and comes), and a report is drawn
+//! up (a sum over ten thousand rows, and two ranges).
+//!
 //! The convoy's transaction is `BEGIN`, the update of row 1, and `COMMIT`.
 
 use std::io::Write;
 
-use crate::plan::Workload;
+use crate::plan::{KINDS, Workload};
 use crate::request::{Random, VALUE_LEN, push_digits};
 
 /// Rows of a range.
 const RANGE: u64 = 100;
 
 const POINTS: u8 = 10;
+
+/// Of a reading of the catalogue.
+const CATALOGUE_POINTS: u8 = 5;
+
+/// Rows that a report sums up.
+const REPORT: u64 = 10_000;
+
+const CATALOGUE: u8 = 0;
+const REGISTER: u8 = 1;
+const TEMPORARY: u8 = 2;
 
 /// Digits in a new `pad`, with their dashes.
 const PAD_LEN: usize = 59;
@@ -25,6 +39,8 @@ const PAD_LEN: usize = 59;
 pub(crate) struct Script {
     /// The statement that is under way; 0 before the first.
     step: Step,
+    /// Of the mixed business, its place among [`KINDS`].
+    kind: u8,
     /// Of the point selects, which one.
     point: u8,
     /// The row that is deleted and inserted.
@@ -61,9 +77,19 @@ impl Script {
         self.step == Step::Ended
     }
 
+    /// The kind of the transaction, by its place among [`KINDS`].
+    pub(crate) fn kind(&self) -> usize {
+        self.kind.into()
+    }
+
     /// Whether the statement under way is a commit.
     pub(crate) fn is_committing(&self) -> bool {
         self.step == Step::Commit
+    }
+
+    /// Whether it is a rollback: the transaction is to begin again.
+    pub(crate) fn is_rolling_back(&self) -> bool {
+        self.step == Step::Rollback
     }
 
     /// A reply has come; whether it was the last of a transaction that was committed.
@@ -87,7 +113,21 @@ impl Script {
         line: &mut Vec<u8>,
     ) -> u32 {
         let writes = workload == Workload::OltpRw;
+        let mixed = workload == Workload::Mixed;
+        let points = if mixed { CATALOGUE_POINTS } else { POINTS };
         self.step = match self.step {
+            Step::Begin if mixed => {
+                self.point = 0;
+                self.kind = pick(random.below(100));
+                match self.kind {
+                    CATALOGUE => Step::Point,
+                    REGISTER => Step::UpdateIndex,
+                    TEMPORARY => Step::Delete,
+                    _ => Step::Sum,
+                }
+            }
+            Step::Point if mixed && self.point + 1 == points => Step::Commit,
+            Step::UpdateOther if mixed => Step::Commit,
             Step::Ended | Step::Commit => Step::Begin,
             Step::Begin if workload == Workload::Convoy => Step::Hot,
             Step::Hot => Step::Commit,
@@ -95,7 +135,7 @@ impl Script {
                 self.point = 0;
                 Step::Point
             }
-            Step::Point if self.point + 1 < POINTS => {
+            Step::Point if self.point + 1 < points => {
                 self.point += 1;
                 Step::Point
             }
@@ -112,21 +152,36 @@ impl Script {
             Step::Rollback => Step::Rollback,
         };
         let id = 1 + random.below(rows);
-        let length = RANGE.min(rows);
+        let length = if mixed && self.step == Step::Sum {
+            REPORT.min(rows)
+        } else {
+            RANGE.min(rows)
+        };
         let from = 1 + random.below(rows - length + 1);
         let to = from + length - 1;
         let between = format_args!("FROM sbtest1 WHERE id BETWEEN {from} AND {to}");
         // A Vec takes everything.
         let (written, expected) = match self.step {
             Step::Begin => (write!(line, "BEGIN"), 0),
-            Step::Point => (write!(line, "SELECT c FROM sbtest1 WHERE id={id}"), 1),
+            // A row that comes and goes may be gone.
+            Step::Point => (
+                write!(line, "SELECT c FROM sbtest1 WHERE id={id}"),
+                if mixed { ANY_ROWS } else { 1 },
+            ),
             Step::Range => (write!(line, "SELECT c {between}"), length as u32),
             Step::Sum => (write!(line, "SELECT SUM(k) {between}"), 1),
-            Step::Ordered => (write!(line, "SELECT c {between} ORDER BY c"), length as u32),
+            Step::Ordered => (
+                write!(line, "SELECT c {between} ORDER BY c"),
+                if mixed { ANY_ROWS } else { length as u32 },
+            ),
             // The updates write the same values again.
             Step::Distinct => (
                 write!(line, "SELECT DISTINCT c {between} ORDER BY c"),
-                if writes { ANY_ROWS } else { length as u32 },
+                if writes || mixed {
+                    ANY_ROWS
+                } else {
+                    length as u32
+                },
             ),
             Step::UpdateIndex => (write!(line, "UPDATE sbtest1 SET k=k+1 WHERE id={id}"), 0),
             Step::UpdateOther => {
@@ -156,6 +211,17 @@ impl Script {
         let _ = written;
         expected
     }
+}
+
+/// Which kind a draw of a hundred is.
+fn pick(mut draw: u64) -> u8 {
+    for (kind, (_, weight)) in (0..).zip(KINDS) {
+        if draw < weight {
+            return kind;
+        }
+        draw -= weight;
+    }
+    0
 }
 
 #[cfg(test)]
@@ -218,5 +284,34 @@ mod tests {
         assert!(!script.answered(true));
         assert!(script.has_ended());
         assert_eq!(next(&mut script), "BEGIN");
+    }
+
+    #[test]
+    fn the_mixed_business_has_its_kinds_by_weight() {
+        let mut kinds = [0; KINDS.len()];
+        for draw in 0..100 {
+            kinds[usize::from(pick(draw))] += 1;
+        }
+        assert_eq!(kinds, KINDS.map(|(_, weight)| weight));
+        let mut random = Random::new(3);
+        let mut script = Script::default();
+        let mut seen = [const { Vec::new() }; KINDS.len()];
+        while seen.iter().any(Vec::is_empty) {
+            let mut words = Vec::new();
+            loop {
+                let mut line = Vec::new();
+                script.next(Workload::Mixed, 1_000, &mut random, &mut line);
+                let line = String::from_utf8(line).unwrap();
+                words.push(line.split(' ').next().unwrap().to_string());
+                if script.answered(true) {
+                    break;
+                }
+            }
+            seen[script.kind()] = words;
+        }
+        assert_eq!(seen[0].len(), 2 + 5);
+        assert_eq!(seen[1], ["BEGIN", "UPDATE", "UPDATE", "COMMIT"]);
+        assert_eq!(seen[2], ["BEGIN", "DELETE", "INSERT", "COMMIT"]);
+        assert_eq!(seen[3], ["BEGIN", "SELECT", "SELECT", "SELECT", "COMMIT"]);
     }
 }

@@ -53,8 +53,11 @@ fn measured(plan: &Plan, workload: Workload, transport: Transport, cells: &[&Cel
         1 => "one round".to_string(),
         n => format!("median of {n} rounds"),
     };
+    let by_the_clock = plan.rate.map_or(String::new(), |rate| {
+        format!("\nopen loop: {rate} due a second by all clients together, latency from when due")
+    });
     let title = format!(
-        "{workload} over {transport}, {}/s, {rounds} of {:?}",
+        "{workload} over {transport}, {}/s, {rounds} of {:?}{by_the_clock}",
         workload.unit(),
         plan.seconds
     );
@@ -304,6 +307,8 @@ mod tests {
             },
             rows: 1,
             options: crate::options::ServerOptions::of_groups(1),
+            rate: None,
+            ramp: Duration::ZERO,
             seed: 0,
             port: None,
         }

@@ -97,6 +97,7 @@ pub(crate) struct Wires {
     /// Times are nanoseconds since this.
     origin: Instant,
     waiting: usize,
+    gone: usize,
     /// Those since the caller last emptied it.
     pub(crate) errors: Errors,
     /// Lock waits that took too long, likewise.
@@ -189,6 +190,7 @@ impl Wires {
             inbox: vec![0; INBOX].into_boxed_slice(),
             origin: Instant::now(),
             waiting: 0,
+            gone: 0,
             errors: Errors::default(),
             timeouts: 0,
         })
@@ -206,6 +208,11 @@ impl Wires {
     /// How many clients are owed a reply.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Whether no connection is of any use any more.
+    pub(crate) fn all_are_gone(&self) -> bool {
+        self.gone == self.wires.len()
     }
 
     pub(crate) fn state(&self, index: usize) -> State {
@@ -384,6 +391,7 @@ impl Wires {
         if wire.state == State::Waiting {
             self.waiting -= 1;
         }
+        self.gone += usize::from(wire.state != State::Gone);
         wire.state = State::Gone;
     }
 }

@@ -443,3 +443,95 @@ fn a_transaction_that_is_under_way_at_the_end_is_ended() {
     let counts = [&seen, &committed].map(|count| count.load(Ordering::Relaxed));
     assert_eq!(counts[0], counts[1], "what was begun has been committed");
 }
+
+#[test]
+fn by_the_clock_as_much_is_sent_as_is_due_and_no_more() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&sent);
+    let place = Place::new(128).serve(scripted(move |stream, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        stream.write_all(b"OK\n").is_ok()
+    }));
+    let load = Load {
+        rate: Some(1_000),
+        ..place.load(Workload::Ping, 4)
+    };
+    let mut clients = Clients::connect(&load).unwrap();
+    let measured = clients.run_for(Duration::ZERO, SHORT, |_| {}).unwrap();
+    assert_eq!(measured.errors.total(), 0);
+    // One in each slot of a millisecond, the first slot beginning with the load, which begins a
+    // little before the window; however late they were sent.
+    let due = measured.latencies.len();
+    assert!((29..=31).contains(&due), "{due}");
+    assert!(u64::from(sent.load(Ordering::Relaxed)) >= due);
+}
+
+#[test]
+fn a_transaction_by_the_clock_counts_once_and_begins_again_when_it_lost_its_lock() {
+    let place = Place::new(128).serve(scripted(|stream, n| {
+        let reply: &[u8] = if n == 2 {
+            b"ERR\t1213\tDeadlock\n"
+        } else {
+            b"OK\n"
+        };
+        stream.write_all(reply).is_ok()
+    }));
+    let load = Load {
+        rate: Some(500),
+        ..place.load(Workload::Convoy, 2)
+    };
+    let mut clients = Clients::connect(&load).unwrap();
+    let measured = clients.run_for(Duration::ZERO, SHORT, |_| {}).unwrap();
+    assert_eq!(measured.errors.total(), 0, "{:?}", measured.errors);
+    assert!(
+        (14..=16).contains(&measured.latencies.len()),
+        "{}",
+        measured.latencies.len()
+    );
+}
+
+#[test]
+fn what_was_due_and_never_answered_is_an_error_each() {
+    let place = Place::new(128).serve(scripted(|_, _| true));
+    let load = Load {
+        rate: Some(1_000),
+        drain_within: SHORT,
+        ..place.load(Workload::Ping, 2)
+    };
+    let mut clients = Clients::connect(&load).unwrap();
+    let measured = clients.run_for(Duration::ZERO, SHORT, |_| {}).unwrap();
+    assert!(
+        (29..=31).contains(&measured.errors.stuck),
+        "{:?}",
+        measured.errors
+    );
+    assert_eq!(measured.latencies.len(), measured.errors.stuck);
+    let shortest = Duration::from_nanos(measured.latencies.min());
+    assert!(
+        shortest >= SHORT,
+        "each has waited until the end: {shortest:?}"
+    );
+}
+
+#[test]
+fn clients_that_join_one_after_the_other_have_all_joined_when_it_is_measured() {
+    let (joined, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&joined);
+    let place = Place::new(128).serve(scripted(move |stream, n| {
+        count.fetch_add(u32::from(n == 1), Ordering::Relaxed);
+        stream.write_all(b"OK\n").is_ok()
+    }));
+    let load = Load {
+        ramp: SHORT,
+        ..place.load(Workload::Ping, 16)
+    };
+    let mut clients = Clients::connect(&load).unwrap();
+    clients
+        .run_for(Duration::ZERO, SHORT, |moment| {
+            if moment == Moment::Closes {
+                seen.store(joined.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+    assert_eq!(seen.load(Ordering::Relaxed), 16);
+}

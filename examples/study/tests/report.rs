@@ -18,10 +18,10 @@ fn a_small_report_has_data_in_every_figure() {
     assert!(output.status.success(), "{stderr}\n{stdout}");
     assert!(stdout.trim_end().ends_with("index.html"), "{stdout}");
     let page = fs::read_to_string(out.join("index.html")).unwrap();
-    // Six workloads twice, the commits, four published shapes, and five more.
+    // Seven workloads twice, the commits, four published shapes, and five more.
     let count = |what: &str| page.matches(what).count();
-    assert_eq!((count("<section"), count("<figcaption>")), (22, 22));
-    assert_eq!(count("<svg class=\"wide\""), 22);
+    assert_eq!((count("<section"), count("<figcaption>")), (24, 24));
+    assert_eq!(count("<svg class=\"wide\""), 24);
     for figure in page.split("<section").skip(1) {
         assert!(
             figure.contains("<polyline") && figure.contains("<td>"),

@@ -27,7 +27,7 @@ study table [options]: how many statements a second, with 16 to 4096 clients
 
   --workload LIST      ping, point_select, update_nokey, oltp_ro,
                        oltp_rw, convoy (everybody updates one row, in transac-
-                       tions of three statements), or all          [point_select]
+                       tions of three statements), mixed, or all          [point_select]
   --scheduler LIST     pool, mariadb (the pool with MariaDB's algorithm and
                        defaults), per-connection, std-loop (a hand-written thread-
                        per-connection loop), event-loop (one epoll thread and no
@@ -40,10 +40,22 @@ study table [options]: how many statements a second, with 16 to 4096 clients
   --server-cpus LIST   where the servers run, as 0,2-5             [three quarters]
   --client-cpus LIST   where the load generator runs               [a quarter, at least one]
   --rows N             rows of the table that every server builds  [1000000]
+  --rate N             statements, or transactions, due a second, of all clients
+                       together; latency counts from when they were due   [closed loop]
+  --find-knee MS       find the highest rate whose 99th percentile is at most MS
   --seed N             the same seed makes the same statements     [0]
   --port N             TCP port of the first server, the next one takes N + 1   [free ones]
   --json FILE          also write the machine and all cells as JSON
   --csv FILE           also write all cells as CSV
+
+study single [options]: one client, the floor of latency, Unix against TCP; options as
+for table                                         [ping,point_select]
+
+study mixed [options]: transactions of a business by weight (catalogue 60, register 25,
+temporary 10, report 5), a minute and second by second; options as for table, and
+
+  --ramp-up S          until the last client has joined            [5]
+  --clients, --seconds, --rounds   as above                        [64, 20, 1]
 
 study latency [options]: how long a point select takes while other clients of the
 same server send heavy statements
@@ -104,6 +116,10 @@ pub enum Command {
     Help,
     /// Measure throughput and print a table.
     Table(Box<Table>),
+    /// Measure one client.
+    Single(Box<Table>),
+    /// Measure the mixed business, second by second.
+    Mixed(Box<Table>),
     /// Measure latency beside heavy statements and print a table.
     Latency(Box<Latency>),
     /// Measure everything and write a page.
@@ -117,6 +133,8 @@ pub enum Command {
 pub struct Table {
     /// What to measure.
     pub plan: Plan,
+    /// Find the highest rate whose 99th percentile stays under this.
+    pub knee: Option<Duration>,
     /// Where the JSON goes.
     pub json: Option<PathBuf>,
     /// Where the CSV goes.
@@ -132,24 +150,37 @@ pub fn parse(
 ) -> Result<Command> {
     let mut parser = lexopt::Parser::from_args(args);
     match parser.next().map_err(Error::usage)? {
-        Some(Value(name)) if name == "table" => table(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "table" => table(Preset::Table, &mut parser, cpus, core_of),
+        Some(Value(name)) if name == "single" => table(Preset::Single, &mut parser, cpus, core_of),
+        Some(Value(name)) if name == "mixed" => table(Preset::Mixed, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "report" => report::report(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "doctor" => doctor(&mut parser),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, latency, report, doctor (see --help)",
+            "no subcommand '{}'; there are: table, single, mixed, latency, report, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study latency, study report, study doctor (see --help)",
+            "what to do? There are: study table, study single, study mixed, study latency, study report, study doctor (see --help)",
         )),
     }
 }
 
+/// What the options of `table` begin with, under another name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Preset {
+    Table,
+    /// One client over both sockets.
+    Single,
+    /// The mixed business, with a ramp-up.
+    Mixed,
+}
+
 fn table(
+    preset: Preset,
     parser: &mut lexopt::Parser,
     cpus: &[usize],
     core_of: impl Fn(usize) -> usize,
@@ -160,16 +191,32 @@ fn table(
     let mut clients = plan::parse_clients("16..4096", 1)?;
     let (mut seconds, mut warmup, mut rounds) =
         (Duration::from_secs(1), Duration::from_millis(250), 3);
+    let mut ramp = Duration::ZERO;
+    match preset {
+        Preset::Table => {}
+        Preset::Single => {
+            workloads.insert(0, Workload::Ping);
+            (clients, transports) = (vec![1], Transport::ALL.to_vec());
+        }
+        Preset::Mixed => {
+            (workloads, clients) = (vec![Workload::Mixed], vec![64]);
+            (seconds, rounds) = (Duration::from_secs(20), 1);
+            ramp = Duration::from_secs(5);
+        }
+    }
     let (mut server_cpus, mut client_cpus) = (None, None);
     // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
     let (mut rows, mut seed, mut port) = (1_000_000, 0, None);
     let mut options = ServerOptions::of_groups(0);
-    let (mut json, mut csv) = (None, None);
+    let (mut json, mut csv, mut rate, mut knee) = (None, None, None, None);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
             Long("workload") => workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?,
             Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
             Long("transport") => transports = plan::parse_names(&text(parser)?, &Transport::ALL)?,
+            Long("ramp-up") if preset == Preset::Mixed => {
+                ramp = duration("--ramp-up", &text(parser)?, true)?;
+            }
             Long("clients") => clients = plan::parse_clients(&text(parser)?, 1)?,
             Long("seconds") => seconds = duration("--seconds", &text(parser)?, false)?,
             Long("warmup") => warmup = duration("--warmup", &text(parser)?, true)?,
@@ -177,6 +224,11 @@ fn table(
             Long("server-cpus") => server_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("client-cpus") => client_cpus = Some(usable(&text(parser)?, cpus)?),
             Long("rows") => rows = number("rows", &text(parser)?, 1..=100_000_000)?,
+            Long("rate") => rate = Some(number("rate", &text(parser)?, 1..=10_000_000)?),
+            Long("find-knee") => {
+                let ms = number("find-knee", &text(parser)?, 1..=60_000)?;
+                knee = Some(Duration::from_millis(ms));
+            }
             Long("seed") => seed = number("seed", &text(parser)?, 0..=u64::MAX)?,
             Long("port") => port = Some(number("port", &text(parser)?, 1..=65_535)? as u16),
             Long("json") => json = Some(parser.value().map_err(Error::usage)?.into()),
@@ -205,10 +257,27 @@ fn table(
         split,
         rows,
         options,
+        rate,
+        ramp,
         seed,
         port,
     };
-    Ok(Command::Table(Box::new(Table { plan, json, csv })))
+    if knee.is_some() && (rate.is_some() || csv.is_some()) {
+        return Err(Error::usage(
+            "--find-knee chooses the rates itself and writes no CSV: leave out --rate and --csv",
+        ));
+    }
+    let asked = Box::new(Table {
+        plan,
+        knee,
+        json,
+        csv,
+    });
+    Ok(match preset {
+        Preset::Table => Command::Table(asked),
+        Preset::Single => Command::Single(asked),
+        Preset::Mixed => Command::Mixed(asked),
+    })
 }
 
 fn doctor(parser: &mut lexopt::Parser) -> Result<Command> {
@@ -319,7 +388,9 @@ mod tests {
 
     #[test]
     fn the_plain_command_measures_both_schedulers_to_4096_clients() {
-        let Table { plan, json, csv } = table("table");
+        let Table {
+            plan, json, csv, ..
+        } = table("table");
         assert_eq!(plan.workloads, [Workload::PointSelect]);
         assert_eq!(plan.schedulers, [Scheduler::Pool, Scheduler::PerConnection]);
         assert_eq!(plan.transports, [Transport::Unix]);
@@ -347,7 +418,9 @@ mod tests {
 
     #[test]
     fn every_option_arrives_in_the_plan() {
-        let Table { plan, json, csv } = table(
+        let Table {
+            plan, json, csv, ..
+        } = table(
             "table --workload all --scheduler event-loop,pool --transport unix,tcp \
              --clients 4,8 --seconds 0.1 --warmup 0 --rounds=11 --server-cpus 0-1 \
              --client-cpus 2 --rows 10 --groups 7 --port 4000 \
@@ -375,8 +448,8 @@ mod tests {
         assert_eq!((json, csv), (Some("a.json".into()), Some("a.csv".into())));
         assert_eq!(
             (plan.rounds_in_all(), plan.files_needed()),
-            // Six workloads under two schedulers, but for those that wait in the event loop.
-            ((6 * 2 - 2) * 2 * 2 * 11, 72)
+            // Seven workloads under two schedulers, but for those that wait in the event loop.
+            ((7 * 2 - 3) * 2 * 2 * 11, 72)
         );
     }
 
@@ -427,6 +500,10 @@ mod tests {
             "table --port 65536",
             "table --groups 0",
             "table --rows 0",
+            "table --rate 0",
+            "table --find-knee 0",
+            "table --find-knee 5 --rate 10",
+            "table --find-knee 5 --csv x",
             "table --nonsense",
             "table extra",
         ] {

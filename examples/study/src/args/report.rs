@@ -52,6 +52,8 @@ pub(super) fn report(
         rounds: rounds.unwrap_or(if quick { 1 } else { 3 }),
         rows: rows.unwrap_or(if quick { 100_000 } else { 1_000_000 }),
         options: ServerOptions::of_groups(split.server.len()),
+        rate: None,
+        ramp: Duration::ZERO,
         seed,
         port: None,
         split,

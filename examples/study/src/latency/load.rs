@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::due::Lights;
+use crate::due::Dues;
 use crate::error::{Error, Result};
 use crate::load::{Endpoint, Errors, LOOK_EVERY, Moment};
 use crate::plan::{Light, Workload};
@@ -75,7 +75,7 @@ pub struct Measured {
 
 struct Game<'a> {
     load: &'a Load,
-    lights: Lights,
+    lights: Dues,
     requests: Requests,
     heavies: Vec<Heavy>,
 }
@@ -102,7 +102,7 @@ pub fn run(load: &Load, mut look: impl FnMut(Moment)) -> Result<Measured> {
     let now = wires.now();
     let mut game = Game {
         load,
-        lights: Lights::new(load.light, load.seed, now)?,
+        lights: Dues::new(load.light, load.seed, now)?,
         requests: Requests::new(Workload::PointSelect, load.rows, load.seed),
         heavies: (0..load.heavy as u64)
             .map(|number| Heavy {

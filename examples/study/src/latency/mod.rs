@@ -5,7 +5,6 @@
 //! Rounds interleave the schedulers, and each begins with another of them; in the same round of the
 //! same number of heavy clients all schedulers get the same statements at the same times.
 
-mod due;
 pub mod load;
 pub mod table;
 

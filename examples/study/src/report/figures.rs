@@ -53,6 +53,7 @@ fn ids(workload: Workload) -> (&'static str, &'static str, &'static str) {
         Workload::OltpRo => ("qps-oltp-ro", "p99-oltp-ro", "shape-oltp-ro"),
         Workload::OltpRw => ("qps-oltp-rw", "p99-oltp-rw", "shape-oltp-rw"),
         Workload::Convoy => ("qps-convoy", "p99-convoy", "shape-convoy"),
+        Workload::Mixed => ("qps-mixed", "p99-mixed", "shape-mixed"),
     }
 }
 
@@ -499,8 +500,8 @@ pub(in crate::report) mod tests {
     fn every_figure_has_data_a_sentence_and_a_name_of_its_own() {
         let figures = all(&data(), &published::all().unwrap());
         let mut ids: Vec<_> = figures.iter().map(|figure| figure.id).collect();
-        // Six workloads twice, the commits, four published ones, and six more.
-        assert_eq!(ids.len(), 6 * 2 + 1 + 4 + 5, "{ids:?}");
+        // Seven workloads twice, the commits, four published ones, and five more.
+        assert_eq!(ids.len(), 7 * 2 + 1 + 4 + 5, "{ids:?}");
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), figures.len(), "{ids:?}");

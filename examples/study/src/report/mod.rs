@@ -234,7 +234,7 @@ mod tests {
             serde_json::from_str(&fs::read_to_string(plan.out.join("data.json")).unwrap()).unwrap();
         assert_eq!(json["seed"], 7);
         assert!(!json["cells"].as_array().unwrap().is_empty());
-        for (file, lines) in [("latency.csv", 7), ("cdf.csv", 1 + 58 * 15)] {
+        for (file, lines) in [("latency.csv", 7), ("cdf.csv", 1 + 66 * 15)] {
             let text = fs::read_to_string(plan.out.join(file)).unwrap();
             assert_eq!(text.lines().count(), lines, "{file}");
         }

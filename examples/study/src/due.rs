@@ -1,5 +1,5 @@
-//! When light statements are due, and what is made of their replies. It knows no clock and no
-//! socket: every call is told what time it is.
+//! When statements are due, and what is made of their replies. It knows no clock and no socket:
+//! every call is told what time it is.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -46,9 +46,9 @@ impl Pace {
     }
 }
 
-/// The light clients' statements.
+/// The statements of clients that have a rate, or send when they are answered.
 #[derive(Debug)]
-pub(crate) struct Lights {
+pub(crate) struct Dues {
     /// `None` is a closed loop: a statement is due when the one before it has been answered.
     pace: Option<Pace>,
     /// When the statement was due that each client sent last.
@@ -60,8 +60,8 @@ pub(crate) struct Lights {
     pub(crate) completed: u64,
 }
 
-impl Lights {
-    pub(crate) fn new(light: Light, seed: u64, starts: u64) -> Result<Lights> {
+impl Dues {
+    pub(crate) fn new(light: Light, seed: u64, starts: u64) -> Result<Dues> {
         let clients = light.clients();
         let pace = |rate: u64| Pace {
             seed,
@@ -70,7 +70,7 @@ impl Lights {
             cursor: 0,
             next: (0..clients as u64).collect(),
         };
-        Ok(Lights {
+        Ok(Dues {
             pace: match light {
                 Light::Open { rate, .. } => Some(pace(rate)),
                 Light::Closed { .. } => None,
@@ -162,14 +162,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn open(clients: usize, rate: u64) -> Lights {
-        let mut lights = Lights::new(Light::Open { clients, rate }, 7, 0).unwrap();
+    fn open(clients: usize, rate: u64) -> Dues {
+        let mut lights = Dues::new(Light::Open { clients, rate }, 7, 0).unwrap();
         lights.open_window(0, Duration::from_secs(1));
         lights
     }
 
     /// The due times of the next `n` statements, each sent as it is due and answered at once.
-    fn due(lights: &mut Lights, n: usize) -> Vec<u64> {
+    fn due(lights: &mut Dues, n: usize) -> Vec<u64> {
         let mut all = Vec::new();
         for _ in 0..n {
             let now = lights.wakes_at();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// What was recorded, to the precision of the histogram: in microseconds, ascending.
-    fn recorded(lights: &Lights) -> Vec<u64> {
+    fn recorded(lights: &Dues) -> Vec<u64> {
         let values = lights.latencies.iter_recorded();
         values
             .flat_map(|value| {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_due_in_the_window_is_recorded_however_late_and_nothing_else_is() {
-        let mut lights = Lights::new(
+        let mut lights = Dues::new(
             Light::Open {
                 clients: 1,
                 rate: 1_000,
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_closed_loop_counts_from_the_reply_before() {
-        let mut lights = Lights::new(Light::Closed { clients: 1 }, 7, 0).unwrap();
+        let mut lights = Dues::new(Light::Closed { clients: 1 }, 7, 0).unwrap();
         assert!(lights.next(0, 0));
         lights.open_window(10, Duration::from_millis(5));
         lights.answered(0, MS);
