@@ -3,15 +3,12 @@
 
 mod common;
 
-use std::fs::File;
 use std::sync::Arc;
 use std::thread;
 
 use common::client::Client;
-use common::process::{allow_threads, alone, descriptors, forbid_threads, limit};
 use common::stage::Stage;
 use common::{AMPLE, Options, Setup, everywhere, in_the_pool, until};
-use rustix::process::{Resource, getrlimit};
 use thread_group_pool::{
     Limits, Listen, ListenerState, LocalAddr, PoolConfig, Server, ServerHandle,
 };
@@ -20,7 +17,9 @@ everywhere! {
     an_admin_is_seen_and_kills_and_is_killed_as_all_others,
     an_admin_counts_for_no_limit_but_that_of_admins,
     an_admin_can_look_until_the_drain_is_over,
+    #[cfg(unix)]
     an_admin_gets_in_when_no_descriptor_is_left,
+    #[cfg(unix)]
     without_threads_an_admin_has_one,
 }
 
@@ -199,7 +198,13 @@ fn an_admin_can_look_until_the_drain_is_over(setup: Setup) {
 }
 
 /// The admin's acceptor has kept one back.
+#[cfg(unix)]
 fn an_admin_gets_in_when_no_descriptor_is_left(setup: Setup) {
+    use std::fs::File;
+
+    use common::process::{alone, descriptors, limit};
+    use rustix::process::{Resource, getrlimit};
+
     alone(setup.test, || {
         let site = site(setup, Options::default());
         let mut client = site.client();
@@ -227,7 +232,10 @@ fn an_admin_gets_in_when_no_descriptor_is_left(setup: Setup) {
 }
 
 /// It was started with the server, and is kept.
+#[cfg(unix)]
 fn without_threads_an_admin_has_one(setup: Setup) {
+    use common::process::{allow_threads, alone, forbid_threads};
+
     alone(setup.test, || {
         let site = site(setup, Options::default());
         let mut client = site.client();
