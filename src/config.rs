@@ -279,8 +279,8 @@ pub struct ThreadPerConnectionConfig {
     #[doc(alias = "thread_cache_size")]
     pub thread_cache: usize,
 
-    /// Threads in all, hence connections; a client beyond them is refused. Default 16,384: see
-    /// [`PoolConfig::max_threads`] for what the operating system gives.
+    /// Threads in all, hence connections, but for those that have [detached](crate::Next::detach); a client beyond
+    /// them is refused. Default 16,384: see [`PoolConfig::max_threads`] for what the operating system gives.
     pub max_threads: usize,
 
     /// How long a cached thread waits for its next connection. Default 5 min, as in MariaDB.

@@ -29,7 +29,7 @@ pub use crate::id::ConnId;
 use crate::id::Ticket;
 use crate::os::socket::{Cut, For, Received, Socket};
 use crate::server::ServerHandle;
-use crate::server::registry::{ConnState, Registry};
+use crate::server::registry::{Cancels, ConnState, Registry};
 use crate::stream::{Credentials, Peer};
 use crate::sync::Mutex;
 use crate::transport::{Raw, Transport, Upgraded, Wire};
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
     /// Whom somebody in between has named, if the handler believes it.
     named: Mutex<Option<Peer>>,
     /// What is counted of all connections.
-    counts: Arc<CancelCounts>,
+    cancels: Arc<Cancels>,
     /// What its command waits for, under thread-per-connection. In the pool, its group knows.
     pub(crate) waiting: Mutex<Option<Waiting>>,
 }
@@ -121,16 +121,6 @@ pub(crate) struct Watched {
     /// The command, and since when it is there.
     pub(crate) command: AtomicU64,
     pub(crate) began: AtomicU64,
-}
-
-/// What has stopped commands, and what has gone wrong with that. Relaxed, all of it: statistics.
-#[derive(Debug, Default)]
-pub(crate) struct CancelCounts {
-    pub(crate) killed: AtomicU64,
-    pub(crate) timed_out: AtomicU64,
-    pub(crate) hung_up: AtomicU64,
-    /// Callbacks that panicked.
-    pub(crate) panics: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -161,11 +151,11 @@ impl Fate {
 }
 
 impl Shared {
-    pub(crate) fn new(id: ConnId, socket: Socket, peer: Peer, counts: Arc<CancelCounts>) -> Self {
+    pub(crate) fn new(id: ConnId, socket: Socket, peer: Peer, cancels: Arc<Cancels>) -> Self {
         Self {
             peer,
             named: Mutex::new(None),
-            counts,
+            cancels,
             socket,
             id,
             cancelled: AtomicBool::new(false),
@@ -259,9 +249,9 @@ impl Shared {
             Verdict::Cancelled => {}
         }
         let count = match cause {
-            Cause::Killed => &self.counts.killed,
-            Cause::TimedOut => &self.counts.timed_out,
-            Cause::HungUp => &self.counts.hung_up,
+            Cause::Killed => &self.cancels.killed,
+            Cause::TimedOut => &self.cancels.timed_out,
+            Cause::HungUp => &self.cancels.hung_up,
         };
         // Relaxed: a statistic.
         count.fetch_add(1, Relaxed);
@@ -282,8 +272,9 @@ impl Shared {
 
     /// So many callbacks have panicked.
     pub(crate) fn panicked(&self, panics: usize) {
-        // Relaxed: a statistic.
-        self.counts.panics.fetch_add(panics as u64, Relaxed);
+        for _ in 0..panics {
+            self.cancels.panicked(self.id);
+        }
         self.cancel(CloseReason::Panicked);
     }
 
@@ -1077,6 +1068,14 @@ impl Conn {
     /// Why the command is to stop, if it is.
     pub fn cancelled(&self) -> Option<Cancelled> {
         self.link.shared.why_cancelled()
+    }
+
+    /// Whether the server has begun to [drain](crate::Server::drain), as far as this connection is
+    /// concerned: the admin listeners' are drained when all others have ended. From then on commands that run
+    /// may finish, and no time is given to what has no end: a stream that has
+    /// [detached](crate::Handler::detached) looks at this now and then, and returns.
+    pub fn is_draining(&self) -> bool {
+        self.link.registry.is_draining()
     }
 
     /// The number of the command that is being run; it counts up. A command is what the handler does from

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use crate::handler::Refusal;
 use crate::id::ConnId;
+use crate::stream::LocalAddr;
 
 /// Something that an operator may want to know; see the [module](crate::event).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +95,14 @@ pub enum EventKind {
     },
     /// A listener cannot accept: no descriptors, no memory. It rests for a moment.
     ListenerOut,
+    /// The operating system failed a listener for good: nobody can connect there any more, and the server
+    /// goes on without it.
+    ListenerDied {
+        /// Where it listened.
+        at: LocalAddr,
+        /// What it said.
+        error: io::ErrorKind,
+    },
     /// A client got no session.
     Refused {
         /// Why.
@@ -145,6 +154,7 @@ impl Event {
             EventKind::CreationFailed { .. }
             | EventKind::Overloaded { .. }
             | EventKind::ListenerOut
+            | EventKind::ListenerDied { .. }
             | EventKind::Panicked { .. }
             | EventKind::LostEdge => Level::Error,
         }
@@ -153,7 +163,7 @@ impl Event {
 
 impl EventKind {
     /// How many kinds there are.
-    pub(crate) const COUNT: usize = 11;
+    pub(crate) const COUNT: usize = 12;
 
     pub(crate) fn index(&self) -> usize {
         match self {
@@ -168,6 +178,7 @@ impl EventKind {
             Self::Panicked { .. } => 8,
             Self::LostEdge => 9,
             Self::Drain { .. } => 10,
+            Self::ListenerDied { .. } => 11,
         }
     }
 
@@ -181,6 +192,7 @@ impl EventKind {
             Self::CapReached { .. } => "cap_reached",
             Self::Overloaded { .. } => "overloaded",
             Self::ListenerOut => "listener_out",
+            Self::ListenerDied { .. } => "listener_died",
             Self::Refused { .. } => "refused",
             Self::Panicked { .. } => "panicked",
             Self::LostEdge => "lost_edge",
@@ -273,6 +285,9 @@ impl fmt::Display for EventKind {
             ),
             Self::ListenerOut => {
                 f.write_str("a listener has no descriptor or memory to accept with")
+            }
+            Self::ListenerDied { at, error } => {
+                write!(f, "nobody can connect to {at} any more: {error}")
             }
             Self::Refused { why } => write!(f, "a client was refused: {why}"),
             Self::Panicked { conn } => write!(f, "a callback of {} panicked", Whose(*conn)),

@@ -88,15 +88,15 @@ pub trait Handler: Send + Sync + 'static {
     /// [`Limits`](crate::Limits), and fail when it is killed. The connection ends with the call, as
     /// all others do, by [`close`](Handler::close).
     ///
-    /// A drain waits for it until its deadline and then kills it, and does not tell it: a stream without
-    /// an end looks now and then at a flag that its server sets before it drains. A wait for something
+    /// A drain waits for it until its deadline and then kills it, and does not call it: a stream without
+    /// an end looks now and then whether its connection [is draining](Conn::is_draining), and returns. A wait for something
     /// else than the client, such as new entries of a log, is the callee's own: a kill ends it by
     /// [`Conn::on_cancel`], or it has a time-out, after which [`is_cancelled`](Conn::is_cancelled) is
     /// looked at.
     ///
     /// # Errors
     /// As [`command`](Handler::command). Without one, what is queued is sent, and the reason for the
-    /// close is [`CloseReason::HandlerClosed`].
+    /// close is [`CloseReason::HandlerClosed`]; in a drain [`CloseReason::Draining`], as after a command.
     fn detached(&self, _session: &mut Self::Session, _conn: &mut Conn) -> io::Result<()> {
         Ok(())
     }

@@ -865,6 +865,7 @@ impl<H: Handler> Connection for Served<H> {
         conn.end_scopes();
         let why = match answer {
             Ok(Ok(())) => match self.conn.flush_blocking() {
+                Ok(()) if self.conn.is_draining() => CloseReason::Draining,
                 Ok(()) => CloseReason::HandlerClosed,
                 Err(_) => self.failure(CloseReason::ClientClosed),
             },

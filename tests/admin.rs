@@ -6,6 +6,7 @@ mod common;
 use std::fs::File;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use common::client::Client;
 use common::process::{allow_threads, alone, descriptors, forbid_threads, limit};
@@ -20,6 +21,7 @@ everywhere! {
     an_admin_is_seen_and_kills_and_is_killed_as_all_others,
     an_admin_counts_for_no_limit_but_that_of_admins,
     an_admin_can_look_until_the_drain_is_over,
+    other_limits_hold_for_admins_too,
     an_admin_gets_in_when_no_descriptor_is_left,
     without_threads_an_admin_has_one,
 }
@@ -106,6 +108,27 @@ fn an_admin_is_seen_and_kills_and_is_killed_as_all_others(setup: Setup) {
     assert_eq!(client.ask(&format!("KILL {}", admin.id)), "true");
     admin.rest();
     client.ping();
+    site.finish();
+}
+
+fn other_limits_hold_for_admins_too(setup: Setup) {
+    let limits = Limits::default().max_admin_connections(1);
+    let site = site(setup, Options::limits(limits));
+    let change = |change: &dyn Fn(Limits) -> Limits| {
+        let (scheduler, limits) = site.handle.configuration();
+        let changed = site.handle.reconfigure(scheduler, change(limits));
+        changed.expect("it may be changed")
+    };
+    let mut admins = vec![site.admin()];
+    change(&|limits| limits.max_admin_connections(5));
+    // Each of them has a thread.
+    admins.extend([(); 4].map(|()| site.admin()));
+    admins.iter_mut().for_each(Client::ping);
+    let soon = Duration::from_millis(100);
+    change(&|limits| limits.read_timeout(soon).idle_timeout(soon));
+    for admin in &mut admins {
+        assert!(admin.rest().contains("idle_timeout"));
+    }
     site.finish();
 }
 

@@ -7,14 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use common::client::Client;
-use common::{AMPLE, Harness, Options, Setup, everywhere, in_the_pool, patient_group, until};
-use thread_group_pool::{CloseReason, Limits, PoolConfig};
+use common::{
+    AMPLE, Harness, Options, Setup, everywhere, in_the_pool, patient_group, promised, until,
+};
+use thread_group_pool::{CloseReason, Limits, PoolConfig, ThreadPerConnectionConfig};
 
 everywhere! {
     a_detached_connection_is_its_handlers_until_that_returns,
     a_detached_connection_is_killed_while_it_writes,
     a_detached_connection_is_killed_while_it_reads,
     a_drain_waits_for_a_detached_connection,
+    a_detached_connection_can_see_that_the_server_drains,
     a_detached_connection_is_killed_at_the_deadline_of_a_drain,
     a_panic_in_a_detached_connection_ends_that_one_only,
     a_detached_connection_ends_with_its_client,
@@ -26,6 +29,10 @@ in_the_pool! {
     the_detached_take_neither_slots_nor_threads_of_their_group,
     the_poller_knows_nothing_of_the_detached,
     the_detached_are_not_pinned_as_their_group_was,
+}
+
+promised! { [per_connection_tcp_only PerConnection Tcp]
+    the_detached_count_for_no_cap_on_threads
 }
 
 const KILLED: &str = "farewell: the connection was killed\n";
@@ -123,9 +130,22 @@ fn a_drain_waits_for_a_detached_connection(setup: Setup) {
     assert!(idle.rest().starts_with("farewell"));
     assert!(!drain.is_finished());
     server.stage.open("gate");
-    assert_eq!(client.rest(), "left\n");
+    let farewell = "farewell: the server is shutting down\n";
+    assert_eq!(client.rest(), format!("left\n{farewell}"));
     let report = drain.join().expect("no panic");
     assert!(report.clean(), "{report}");
+    server.check(&server.stats());
+}
+
+/// A stream without an end would make each drain take the whole of its time.
+fn a_detached_connection_can_see_that_the_server_drains(setup: Setup) {
+    let (mut server, mut client) = detached(setup, Options::default(), "DRAIN");
+    let report = server.take_server().drain(AMPLE);
+    assert_eq!(
+        client.rest(),
+        "left\nfarewell: the server is shutting down\n"
+    );
+    assert!(report.clean() && report.finished == 1, "{report}");
     server.check(&server.stats());
 }
 
@@ -206,6 +226,36 @@ fn the_detached_take_neither_slots_nor_threads_of_their_group(setup: Setup) {
     for client in &mut clients {
         assert_eq!(client.rest(), "left\n");
     }
+    server.finish();
+}
+
+fn the_detached_count_for_no_cap_on_threads(setup: Setup) {
+    let threads = ThreadPerConnectionConfig::default()
+        .max_threads(2)
+        .thread_cache(2);
+    let server = setup.serve(Options {
+        threads,
+        ..Options::default()
+    });
+    let mut detached = server.clients(2);
+    for client in &mut detached {
+        assert_eq!(client.ask("DETACH gate"), "detached");
+    }
+    let mut others = server.clients(2);
+    others.iter_mut().for_each(Client::ping);
+    let refused = Client::connect_only(&server.at).rest();
+    assert!(refused.starts_with("refused: no thread"), "{refused}");
+    // Their threads do not come back to those that count.
+    server.stage.open("gate");
+    for client in &mut detached {
+        assert_eq!(client.rest(), "left\n");
+    }
+    until("their threads have ended", || server.stats().threads == 2);
+    let refused = Client::connect_only(&server.at).rest();
+    assert!(refused.starts_with("refused: no thread"), "{refused}");
+    drop(others);
+    server.until_all_closed();
+    server.clients(2).iter_mut().for_each(Client::ping);
     server.finish();
 }
 

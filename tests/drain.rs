@@ -23,6 +23,7 @@ everywhere! {
     running_commands_finish_first,
     what_was_pipelined_behind_them_is_answered,
     the_rest_of_a_command_is_waited_for,
+    the_rest_of_a_login_is_not_waited_for,
     the_rest_of_a_command_is_not_waited_for_beyond_the_deadline,
     a_large_reply_is_sent_to_its_end,
     a_reply_that_nobody_reads_does_not_hold_up_the_end_for_ever,
@@ -137,6 +138,19 @@ fn the_rest_of_a_command_is_waited_for(setup: Setup) {
     owing.send("ECHO paid");
     assert_eq!(owing.rest(), format!("paid\n{FAREWELL}"));
     ended_well(&server, &drain.join().expect("no panic"), (1, 2));
+}
+
+fn the_rest_of_a_login_is_not_waited_for(setup: Setup) {
+    let mut server = setup.serve(Options::default());
+    server.stage.asks_for_login.store(true, SeqCst);
+    let mut client = server.client();
+    client.send_bytes(b"LOG");
+    until("half of it is there", || {
+        server.state(client.id) == Some("reading")
+    });
+    let report = server.take_server().drain(AMPLE);
+    assert_eq!(client.rest(), FAREWELL);
+    ended_well(&server, &report, (1, 0));
 }
 
 fn the_rest_of_a_command_is_not_waited_for_beyond_the_deadline(setup: Setup) {

@@ -123,6 +123,25 @@ fn a_callback_that_panics_is_told_of(setup: Setup) {
     told.until("the panic", |kind| {
         *kind == EventKind::Panicked { conn: Some(id) }
     });
+    // One that was given to `on_cancel`, and is called by who kills, too.
+    let mut client = told.client();
+    let id = client.id;
+    client.send("SPITE never");
+    until("it waits", || told.stage.running("SPITE").now == 1);
+    let command = told
+        .server
+        .handle()
+        .find(id)
+        .and_then(|conn| conn.command());
+    assert!(
+        told.server
+            .handle()
+            .kill_command(id, command.expect("it runs"))
+    );
+    told.until("the panic of the callback", |kind| {
+        *kind == EventKind::Panicked { conn: Some(id) }
+    });
+    client.rest();
     told.finish();
 }
 

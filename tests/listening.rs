@@ -9,8 +9,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::client::{Client, Socket};
@@ -21,8 +22,8 @@ use common::{
 };
 use rustix::net::{Shutdown, shutdown};
 use thread_group_pool::{
-    BuildError, Conn, Handler, Limits, Listen, Listener, ListenerState, LocalAddr, Next, Refusal,
-    Server, Stream, ThreadPerConnectionConfig,
+    BuildError, Conn, EventKind, Handler, Limits, Listen, Listener, ListenerState, LocalAddr, Next,
+    Refusal, Server, Stream, ThreadPerConnectionConfig,
 };
 
 everywhere! {
@@ -538,8 +539,14 @@ fn a_listener_that_is_handed_to_and_fro_loses_nobody(setup: Setup) {
 fn a_dead_listener_is_reported_and_costs_the_others_nothing(setup: Setup) {
     let (listener, at) = made(setup);
     let kept = duplicate(&listener);
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
     let server = Server::builder()
         .scheduler(setup.scheduler(&Options::default()))
+        .on_event(move |event| {
+            // The test may be over.
+            let _ = tell.lock().expect("nobody panics").send(event.kind.clone());
+        })
         .listen(
             Listen::inherited(listener).remove_path(true),
             Arc::<Stage>::default(),
@@ -560,8 +567,12 @@ fn a_dead_listener_is_reported_and_costs_the_others_nothing(setup: Setup) {
     });
     let infos = handle.listeners();
     assert!(infos[0].last_error.is_some(), "{infos:?}");
-    assert_eq!((infos[0].accepted, infos[0].at.clone()), (1, at));
+    assert_eq!((infos[0].accepted, &infos[0].at), (1, &at));
     assert_eq!(infos[1].state, ListenerState::Accepting);
+    until("it is told of", || {
+        let died = |kind| matches!(kind, EventKind::ListenerDied { at: there, .. } if there == at);
+        told.try_iter().any(died)
+    });
     Client::connect(&server.local_addrs()[1]).ping();
     // Only what is of use is handed over.
     assert_eq!(server.stop_accepting().len(), 1);

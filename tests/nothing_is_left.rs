@@ -15,6 +15,7 @@ use thread_group_pool::{PoolConfig, ThreadPerConnectionConfig};
 everywhere! {
     clients_that_leave_during_load_leave_nothing_behind,
     a_server_that_has_ended_leaves_nothing_behind,
+    threads_that_come_and_go_leave_no_memory_behind,
 }
 
 /// How often each way of leaving is taken.
@@ -123,5 +124,56 @@ fn a_server_that_has_ended_leaves_nothing_behind(setup: Setup) {
             drop(of_server);
             until_have(before);
         }
+    });
+}
+
+/// How much memory of the process is resident, in bytes; where that can be read.
+fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kilobytes: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// A kilobyte that each of them left would be seen.
+fn threads_that_come_and_go_leave_no_memory_behind(setup: Setup) {
+    const AT_ONCE: usize = 20;
+    const ROUNDS: usize = 200;
+    alone(setup.test, || {
+        let soon = Duration::from_millis(1);
+        let options = Options {
+            pool: PoolConfig::default().groups(1).idle_timeout(soon),
+            threads: ThreadPerConnectionConfig::default().thread_cache(0),
+            ..Options::default()
+        };
+        let server = setup.serve(options);
+        let mut lives = 0;
+        let mut round = |n: usize| {
+            let gate = format!("gate {n}");
+            let mut clients = server.clients(AT_ONCE);
+            for client in &mut clients {
+                client.send(&format!("WAIT {gate}"));
+            }
+            until("each has a thread", || {
+                server.stage.running("WAIT").now == AT_ONCE
+            });
+            lives += server.stats().threads;
+            server.stage.open(&gate);
+            for client in &mut clients {
+                assert_eq!(client.line(), "waited");
+            }
+            drop(clients);
+            until("the threads have ended", || server.stats().threads <= 1);
+        };
+        // Allocators keep some for each thread that there was at once.
+        (0..ROUNDS / 4).for_each(&mut round);
+        let before = resident();
+        (ROUNDS / 4..ROUNDS).for_each(&mut round);
+        assert!(lives >= ROUNDS * AT_ONCE, "{lives}");
+        if let Some((before, after)) = before.zip(resident()) {
+            let more = after.saturating_sub(before);
+            assert!(more < 1024 * AT_ONCE * ROUNDS / 4 * 3, "{before} {after}");
+        }
+        server.finish();
     });
 }

@@ -18,6 +18,7 @@ everywhere! {
     a_shorter_idle_timeout_closes_whoever_is_idle,
     a_shorter_read_timeout_closes_whoever_owes,
     a_longer_idle_timeout_keeps_whoever_is_idle,
+    a_command_timeout_holds_for_a_command_that_runs_already,
     fewer_connections_are_let_in_and_more_again,
     limits_that_contradict_each_other_change_nothing,
     what_cannot_be_changed_is_named_and_nothing_is_changed,
@@ -144,6 +145,21 @@ fn a_longer_idle_timeout_keeps_whoever_is_idle(setup: Setup) {
     change_limits(&server, |limits| limits.idle_timeout(NEVER));
     let begun = std::time::Instant::now();
     until("the old time is over", || begun.elapsed() > 25 * SOON);
+    client.ping();
+    server.finish();
+}
+
+/// Nothing had to be watched before.
+fn a_command_timeout_holds_for_a_command_that_runs_already(setup: Setup) {
+    let server = setup.serve(Options::default());
+    let mut client = server.client();
+    client.send("OBEY gate");
+    until("it runs", || server.stage.running("OBEY").now == 1);
+    change_limits(&server, |limits| limits.command_timeout(SOON));
+    assert_eq!(
+        client.line(),
+        "cancelled: the command took longer than command_timeout"
+    );
     client.ping();
     server.finish();
 }

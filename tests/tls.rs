@@ -30,6 +30,7 @@ everywhere! {
     a_client_that_sends_all_before_it_reads_gets_all_replies,
     last_words_come_before_a_proper_end,
     words_behind_a_large_reply_are_read,
+    over_tls_a_silence_longer_than_the_read_timeout_is_no_end,
     silent_peers_in_the_middle_of_a_handshake_hold_no_worker,
     who_speaks_no_tls_is_told_so_and_closed,
     a_client_that_is_silent_in_its_handshake_is_gone_when_its_login_is_over,
@@ -455,6 +456,21 @@ fn words_behind_a_large_reply_are_read(setup: Setup) {
     client.read_big(10, SIZE);
     assert_eq!(client.rest(), "\nfarewell: the server is shutting down\n");
     ended.join().expect("no panic");
+}
+
+/// Between two commands the read time-out does not run.
+fn over_tls_a_silence_longer_than_the_read_timeout_is_no_end(setup: Setup) {
+    let time = std::time::Duration::from_millis(100);
+    let limits = Limits::default().read_timeout(time).idle_timeout(NEVER);
+    let running = serve(setup, Options::limits(limits));
+    let mut client = running.client();
+    for n in 0..3 {
+        assert_eq!(client.ask(&format!("ECHO {n}")), n.to_string());
+        let begun = std::time::Instant::now();
+        until("the time is over", || begun.elapsed() > 3 * time);
+    }
+    assert_eq!(client.ask("ECHO still"), "still");
+    running.end();
 }
 
 fn silent_peers_in_the_middle_of_a_handshake_hold_no_worker(setup: Setup) {

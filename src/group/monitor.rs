@@ -374,3 +374,154 @@ impl<T> Guarded<T> {
         reports
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::port::Event;
+    use crate::sched::{Bounds, Key, Turn, Wake};
+
+    struct Still;
+
+    impl Doors for Still {
+        type Interest = ();
+
+        fn interest(&self) -> &() {
+            &()
+        }
+
+        fn poll(&self, _: bool, _: &mut Vec<Event>) {}
+
+        fn wake(&self) {}
+
+        fn now(&self) -> u64 {
+            7
+        }
+    }
+
+    struct Conn;
+
+    impl Task<()> for Conn {
+        type Desk = ();
+
+        fn turn(&mut self, _: Key, _: Wake, _: Nanos, (): &(), (): &mut ()) -> Turn {
+            unreachable!("no worker has a thread")
+        }
+    }
+
+    /// Workers get no thread, and are counted.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<usize>>);
+
+    impl Threads for Asked {
+        type Id = WorkerId;
+
+        fn spawn(&self, group: usize, _: WorkerId) -> std::io::Result<()> {
+            self.0.lock().push(group);
+            Ok(())
+        }
+
+        fn is_blocked(&self, _: usize, _: WorkerId) -> bool {
+            false
+        }
+    }
+
+    type TestGroup = Group<Still, Conn>;
+
+    /// Groups with so many threads each, of which so many are beyond the cap.
+    fn groups(threads: &[(usize, usize)]) -> Vec<Arc<TestGroup>> {
+        let group = |(threads, excess): &(usize, usize)| {
+            let bounds = Bounds::new(&Default::default(), &Default::default());
+            let group = Group::new(bounds, Still, Arc::new(Bell::default()));
+            for n in 0..*threads {
+                group.spawning(false, n < *excess);
+            }
+            Arc::new(group)
+        };
+        threads.iter().map(group).collect()
+    }
+
+    /// What `act` does with a monitor over these groups; and for which of them it has created threads.
+    fn monitor<R>(
+        groups: &[Arc<TestGroup>],
+        max_threads: usize,
+        act: impl FnOnce(&Monitor<'_, Still, Conn, Asked>) -> R,
+    ) -> (R, Vec<usize>) {
+        let threads = Asked::default();
+        let done = act(&Monitor {
+            groups,
+            bell: &Bell::default(),
+            threads: &threads,
+            settings: &Settings::new(Duration::from_millis(1), false, max_threads),
+        });
+        (done, threads.0.into_inner())
+    }
+
+    fn over_cap(groups: &[Arc<TestGroup>]) -> Vec<usize> {
+        groups.iter().map(|group| group.stats().over_cap).collect()
+    }
+
+    #[test]
+    fn each_group_gets_the_threads_that_are_kept_back_for_it() {
+        let groups = groups(&[(0, 0), (0, 0)]);
+        for group in &groups {
+            assert!(group.attach(Conn).is_ok());
+        }
+        let ((), created) = monitor(&groups, 4, |monitor| _ = monitor.tick());
+        assert_eq!(created, [0, 1]);
+        // And none that is kept back for another one.
+        let groups = self::groups(&[(0, 0), (0, 0)]);
+        assert!(groups[0].attach(Conn).is_ok());
+        let ((), created) = monitor(&groups, 3, |monitor| _ = monitor.tick());
+        assert_eq!(created, []);
+    }
+
+    #[test]
+    fn no_more_threads_are_beyond_the_cap_than_all_groups_have_beyond_it() {
+        // Four are the cap: one thread within it has left, and so have two.
+        for (threads, left) in [([(3, 1), (2, 1)], [1, 0]), ([(2, 1), (2, 1)], [0, 0])] {
+            let groups = groups(&threads);
+            monitor(&groups, 4, |monitor| _ = monitor.tick());
+            assert_eq!(over_cap(&groups), left, "{threads:?}");
+        }
+    }
+
+    #[test]
+    fn when_the_cap_is_lowered_each_thread_beyond_it_is_one_groups() {
+        for (max_threads, beyond) in [(8, [0, 0]), (7, [1, 0]), (5, [3, 0]), (4, [3, 1])] {
+            let groups = groups(&[(5, 0), (3, 0)]);
+            monitor(&groups, max_threads, |monitor| _ = monitor.tick());
+            assert_eq!(over_cap(&groups), beyond, "{max_threads}");
+        }
+    }
+
+    #[test]
+    fn looks_that_find_nothing_come_less_often_down_to_a_quarter() {
+        let (ticks, _) = monitor(&[], 4, |monitor| {
+            [0, CALM - 1, CALM, 2 * CALM - 1, 2 * CALM, 100 * CALM].map(|n| monitor.until_tick(n))
+        });
+        assert_eq!(ticks, [1, 1, 2, 2, 4, 4].map(Duration::from_millis));
+    }
+
+    #[test]
+    fn a_monitor_with_nothing_to_watch_sleeps_until_it_is_rung() {
+        let groups = groups(&[(1, 0)]);
+        monitor(&groups, 4, |monitor| {
+            std::thread::scope(|scope| {
+                let running = scope.spawn(|| monitor.run());
+                let begun = Instant::now();
+                let sleeps = || monitor.bell.asleep.load(Relaxed);
+                while !sleeps() && begun.elapsed() < Duration::from_secs(60) {
+                    std::thread::yield_now();
+                }
+                let slept = sleeps();
+                monitor.bell.stop();
+                running.join().expect("no panic");
+                assert!(slept, "it looks and looks");
+            });
+        });
+    }
+}

@@ -206,6 +206,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn who_looks_at_a_crowd_takes_the_lock_once_for_each_piece() {
+        let bounds = Bounds::new(&Default::default(), &Default::default());
+        let group = Group::new(bounds, Still, Arc::new(Bell::default()));
+        for id in 0..10 * LOOK as u64 {
+            assert!(group.attach(Conn(id)).is_ok());
+        }
+        let mut pieces = Vec::new();
+        group.in_pieces(|guarded, from, seen, named: &mut Vec<NamedConn>| {
+            let before = named.len();
+            let next = connections(guarded, from, seen, named);
+            pieces.push(named.len() - before);
+            next
+        });
+        assert_eq!(pieces, [LOOK; 10]);
+    }
+
     /// Prints for how long the lock was held at most, with 10,000 connections that are all queued. Run it
     /// by name, optimized: `cargo test --release --lib -- --ignored --nocapture holds_the_lock`.
     #[test]

@@ -645,3 +645,70 @@ impl Crew {
         ]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A crew of threads that have come, and have nothing in hand.
+    fn crew<const N: usize>() -> (Crew, [WorkerId; N]) {
+        let mut crew = Crew::default();
+        let workers = [(); N].map(|()| crew.spawning(Nanos(0), false));
+        for worker in workers {
+            crew.arrived(worker);
+        }
+        (crew, workers)
+    }
+
+    #[test]
+    fn who_was_parked_last_is_called_first() {
+        let (mut crew, [a, b, c]) = crew();
+        for worker in [a, b, c] {
+            crew.park(worker);
+        }
+        let called = [(); 4].map(|()| crew.call_parked(Nanos(1)));
+        assert_eq!(called, [Some(c), Some(b), Some(a), None]);
+        crew.check();
+    }
+
+    #[test]
+    fn whose_last_command_was_long_is_called_last() {
+        let (mut crew, [a, b, c]) = crew();
+        crew.park(a);
+        crew.run(b, Key::from_token(0), false, false, Nanos(0));
+        crew.declare_long(b);
+        crew.finish(b, Nanos(1), NEVER);
+        crew.park(b);
+        crew.park(c);
+        let called = [(); 3].map(|()| crew.call_parked(Nanos(1)));
+        assert_eq!(called, [Some(c), Some(a), Some(b)]);
+        // Once: it has been called since.
+        crew.arrived(a);
+        crew.arrived(b);
+        crew.park(a);
+        crew.park(b);
+        assert_eq!(crew.call_parked(Nanos(1)), Some(b));
+        crew.check();
+    }
+
+    #[test]
+    fn the_last_who_is_not_on_the_way_stays() {
+        let (mut crew, [a, b]) = crew();
+        assert!(crew.may_leave());
+        // The other one has been called, and may take a command that blocks at once.
+        crew.park(b);
+        assert_eq!(crew.call_parked(Nanos(1)), Some(b));
+        assert!(!crew.may_leave());
+        crew.arrived(b);
+        crew.exit(b);
+        assert!(!crew.may_leave(), "it is the last");
+        // There may be no thread to be had for the other one.
+        let other = crew.spawning(Nanos(1), false);
+        assert!(!crew.may_leave());
+        crew.arrived(other);
+        assert!(crew.may_leave());
+        crew.exit(a);
+        assert!(!crew.may_leave());
+        crew.check();
+    }
+}

@@ -404,7 +404,7 @@ impl<T> State<T> {
     }
 
     /// Other limits, from now on. Returns the parked workers, all of them called, if they are to park for
-    /// another time.
+    /// another time. Whoever makes this move then rings the monitor, which looks at every deadline anew.
     pub(crate) fn rebound(&mut self, bounds: Bounds, now: Nanos) -> (Vec<WorkerId>, Actions) {
         let anew = if bounds.park_time == self.bounds.park_time {
             Vec::new()
@@ -413,10 +413,8 @@ impl<T> State<T> {
         };
         self.shortest_timeout = bounds.shortest_timeout();
         self.bounds = bounds;
-        // The monitor is to look at every deadline anew.
+        // It was put off by a part of the shortest timeout that was.
         self.sweep_at = now;
-        self.due = NEVER;
-        self.due_moved = true;
         (anew, self.actions(Cause::Report, now))
     }
 
@@ -431,9 +429,11 @@ impl<T> State<T> {
         self.draining = true;
         self.sparing = spare;
         for key in self.table.keys() {
-            let idle = matches!(self.table.phase(key), Phase::Idle { in_command: false });
-            let spared = spare && self.table.get(key).is_some_and(|slot| slot.in_transaction);
-            if idle && !spared {
+            let ends = self.table.get(key).is_some_and(|slot| match slot.phase {
+                Phase::Idle { in_command } => !slot.goes_on(in_command, spare),
+                _ => false,
+            });
+            if ends {
                 self.close_soon(key, CloseReason::Draining, now);
             }
         }
@@ -589,7 +589,6 @@ impl<T> State<T> {
         slot.was_long = was_long;
         slot.in_transaction = turn.in_transaction;
         slot.look_again = turn.look_again;
-        slot.in_transaction = turn.in_transaction;
         slot.until = turn.until;
         self.table.settle_holding(key, turn.holding);
         let slot = self.table.running_mut(key);
@@ -602,7 +601,7 @@ impl<T> State<T> {
         let phase = match turn.end {
             End::Again | End::Closed => None,
             End::Idle { in_command } => {
-                let goes_on = in_command || (self.sparing && slot.in_transaction);
+                let goes_on = slot.goes_on(in_command, self.sparing);
                 if self.draining && !goes_on && !mutant::is("settle_forgets_the_drain") {
                     slot.wake.close.get_or_insert(CloseReason::Draining);
                 }

@@ -208,6 +208,13 @@ impl<T> Slot<T> {
         self.holding || self.boosted > 0
     }
 
+    /// Whether a drain leaves it alone while it is idle: in the middle of a command, or, if these are spared, of
+    /// a transaction. Half a login is nothing that has begun.
+    pub(super) fn goes_on(&self, in_command: bool, sparing: bool) -> bool {
+        let logs_in = self.lane == Lane::Control;
+        (in_command && !logs_in) || (sparing && self.in_transaction)
+    }
+
     /// Where it queues.
     pub(super) fn urgency(&self) -> Lane {
         match self.lane {
@@ -292,10 +299,6 @@ impl<T> Table<T> {
         slot
     }
 
-    pub(super) fn phase(&self, key: Key) -> Phase {
-        self.slots[key.index as usize].phase
-    }
-
     pub(super) fn running_mut(&mut self, key: Key) -> &mut Slot<T> {
         let slot = self.slot(key);
         debug_assert_eq!(slot.phase, Phase::Running);
@@ -377,12 +380,8 @@ impl<T> Table<T> {
     /// One more waits for it.
     pub(super) fn boost(&mut self, key: Key) {
         let slot = self.slot(key);
-        if slot.unboosted > 0 {
-            slot.unboosted -= 1;
-        } else {
-            let (holding, boosted) = (slot.holding, slot.boosted);
-            self.hold(key, holding, boosted + 1);
-        }
+        let (holding, boosted) = (slot.holding, slot.boosted);
+        self.hold(key, holding, boosted + 1);
     }
 
     /// One of them does not any more.
@@ -503,6 +502,10 @@ impl<T> Table<T> {
 
 #[cfg(all(any(test, feature = "walk"), not(loom)))]
 impl<T> Table<T> {
+    pub(super) fn phase(&self, key: Key) -> Phase {
+        self.slots[key.index as usize].phase
+    }
+
     /// The count and the free list say the same as the slots; a task is here unless it runs; and
     /// nobody rests whose rest has been ended.
     pub(super) fn check(&self) {

@@ -256,6 +256,7 @@ impl Gate {
                             rests[index].begin();
                         } else {
                             record.failed(ListenerState::Dead, &error);
+                            self.registry.tell_death(record.at(), &error);
                             dead.push(index);
                         }
                     }

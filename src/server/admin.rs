@@ -2,7 +2,6 @@
 //! that needs nothing of a pool that is stuck.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::registry::Registry;
@@ -25,8 +24,6 @@ pub(super) struct Part {
     pub(super) registry: Arc<Registry>,
     runner: Runner,
     watching: Watching,
-    /// As that of the server.
-    pub(super) draining: AtomicBool,
 }
 
 /// A side of a server, of either kind.
@@ -35,7 +32,6 @@ pub(super) struct PartRef<'a> {
     pub(super) registry: &'a Arc<Registry>,
     pub(super) runner: &'a Runner,
     pub(super) watching: &'a Watching,
-    pub(super) draining: &'a AtomicBool,
 }
 
 impl ServerHandle {
@@ -53,7 +49,6 @@ impl Core {
             registry: &self.registry,
             runner: &self.runner,
             watching: &self.watching,
-            draining: &self.draining,
         }
     }
 }
@@ -88,7 +83,6 @@ impl Part {
             watching,
             registry: Arc::clone(registry),
             runner: Runner::Thread(Arc::clone(&threads)),
-            draining: AtomicBool::new(false),
         };
         match threads.keep_one_ready() {
             Ok(()) => Ok(part),
@@ -111,7 +105,6 @@ impl Part {
             registry: &self.registry,
             runner: &self.runner,
             watching: &self.watching,
-            draining: &self.draining,
         }
     }
 }

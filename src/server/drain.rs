@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -194,7 +193,7 @@ impl Server {
         self.ended = true;
         let how = || core.ending.how();
         // Before the listeners close: who waits in a backlog is told.
-        core.draining.store(true, Relaxed);
+        core.main().begin();
         let accepting = self.accepting.take();
         if let Some(accepting) = &accepting {
             accepting.close(after(begun, how().threads));
@@ -205,7 +204,7 @@ impl Server {
         // Those who look after the server could do so to the end.
         if let Some(part) = &core.admin {
             let begun = Instant::now();
-            part.draining.store(true, Relaxed);
+            part.as_ref().begin();
             if let Some(accepting) = self.admin_accepting.take() {
                 accepting.close(after(begun, how().threads));
                 let left = accepting.end(after(begun, how().threads));
@@ -247,10 +246,16 @@ fn after(begun: Instant, time: Duration) -> Instant {
 }
 
 impl PartRef<'_> {
+    /// From now on nobody is let in, handlers see it, and whoever ends is counted.
+    fn begin(&self) {
+        let mut idle = self.registry.all();
+        idle.retain(|shared| self.registry.is_idle(shared));
+        self.registry.tally().begin(idle.iter().map(Arc::as_ref));
+        self.registry.begin_drain();
+    }
+
     /// Ends its connections and threads in stages, and reports.
     fn end(&self, begun: Instant, how: &dyn Fn() -> Drain, report: &mut DrainReport) {
-        let tally = self.registry.tally();
-        tally.begin(self.registry.all().iter().map(Arc::as_ref));
         // Who asks again may shorten it, and not have them closed as idle.
         let spare = !how().transactions.is_zero();
         if !self.finish(spare, || after(begun, how().commands)) {
@@ -283,7 +288,7 @@ impl PartRef<'_> {
         for left in &mut threads {
             left.serves = left.serves.or_else(|| running.get(&left.name).copied());
         }
-        let counts = tally.counts();
+        let counts = self.registry.tally().counts();
         report.idle += counts.idle;
         report.finished += counts.finished;
         report.left += counts.left;

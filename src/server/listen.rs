@@ -228,6 +228,10 @@ impl Record {
         }
     }
 
+    pub(super) fn at(&self) -> &LocalAddr {
+        &self.at
+    }
+
     pub(super) fn set(&self, state: ListenerState) {
         self.state.store(state as u8, Relaxed);
     }

@@ -12,6 +12,8 @@ mod pool;
 mod reconfigure;
 pub(crate) mod registry;
 mod see;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod serve_tests;
 pub(crate) mod tally;
 #[cfg(feature = "test-util")]
 mod test_door;
@@ -22,7 +24,6 @@ mod watch;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use crate::config::{Limits, Scheduler};
@@ -224,7 +225,6 @@ impl ServerBuilder {
             watching,
             linger,
             ending: Ending::default(),
-            draining: AtomicBool::new(false),
             admin,
             records: bound.iter().map(|(_, r, ..)| Arc::clone(r)).collect(),
             #[cfg(feature = "test-util")]
@@ -315,9 +315,6 @@ struct Core {
     watching: Watching,
     linger: Linger,
     ending: Ending,
-    /// Relaxed: it only refuses early. A connection that misses it is drained by its scheduler, or
-    /// given back by one that has stopped.
-    draining: AtomicBool,
     /// What the admin listeners have for themselves.
     admin: Option<Part>,
     records: Vec<Arc<Record>>,
@@ -464,7 +461,7 @@ impl ServerHandle {
         let part = self.part(side);
         let limits = self.0.settings.lock().limits_of(side);
         // Before the stream is touched; `admit` looks again.
-        let why = if part.draining.load(Relaxed) {
+        let why = if part.registry.is_draining() {
             Some(Refusal::Draining)
         } else {
             part.registry.refuses(&limits)
@@ -509,7 +506,7 @@ impl ServerHandle {
         };
         drop(served);
         part.registry.forget(id);
-        let why = if part.draining.load(Relaxed) {
+        let why = if part.registry.is_draining() {
             Refusal::Draining
         } else {
             Refusal::NoThread

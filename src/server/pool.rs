@@ -356,9 +356,21 @@ impl Pool {
     /// Closes the connections that no worker came for, on a thread of their own, and joins all
     /// threads. Returns those that had not ended when the time was over.
     pub(crate) fn join(&self, deadline: Instant) -> Vec<Left> {
-        let left = self.groups.iter().flat_map(|g| g.leftovers()).collect();
+        self.close_leftovers();
+        let left = self.threads.join_all(deadline);
+        // Some had their last turn meanwhile, and have come back from it alive.
+        if self.close_leftovers() {
+            return self.threads.join_all(deadline);
+        }
+        left
+    }
+
+    /// Whether there are any.
+    fn close_leftovers(&self) -> bool {
+        let left: Vec<_> = self.groups.iter().flat_map(|g| g.leftovers()).collect();
+        let any = !left.is_empty();
         abandon(left, CloseReason::Killed, &self.threads);
-        self.threads.join_all(deadline)
+        any
     }
 
     /// Whose command each worker runs, by the names of their threads. `all`: the connections.

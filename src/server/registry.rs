@@ -1,6 +1,7 @@
 //! Who is connected, and everything that is counted: the one place that both schedulers report to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::events::Events;
 use super::tally::Tally;
 use super::watch::Watch;
 use crate::config::Limits;
-use crate::conn::{CancelCounts, ConnId, Shared};
+use crate::conn::{ConnId, Shared};
 use crate::event::EventKind;
 use crate::handler::{CloseReason, Refusal};
 use crate::histogram::SharedHistogram;
@@ -20,7 +21,7 @@ use crate::os::bell::Bell;
 use crate::os::clock::Clock;
 use crate::os::socket::Socket;
 use crate::stats::{Activity, Stats};
-use crate::stream::Peer;
+use crate::stream::{LocalAddr, Peer};
 use crate::sync::{Condvar, Mutex};
 use crate::wait::WaitKind;
 
@@ -168,11 +169,43 @@ pub(crate) struct Registry {
     accept_errors: AtomicU64,
     /// Those of connections that have ended.
     commands: AtomicU64,
-    cancels: Arc<CancelCounts>,
+    cancels: Arc<Cancels>,
     half_commands: HalfCommands,
+    /// Set once, when the end begins. Relaxed: it only refuses early, and tells handlers. A connection that
+    /// misses it is drained by its scheduler, or given back by one that has stopped.
+    draining: AtomicBool,
     watch: Watch,
     meters: ThreadMeters,
     events: Arc<Events>,
+}
+
+/// What has stopped commands, and what has gone wrong with that.
+#[derive(Debug)]
+pub(crate) struct Cancels {
+    pub(crate) killed: AtomicU64,
+    pub(crate) timed_out: AtomicU64,
+    pub(crate) hung_up: AtomicU64,
+    /// Callbacks that panicked.
+    pub(crate) panics: AtomicU64,
+    events: Arc<Events>,
+}
+
+impl Cancels {
+    fn new(events: Arc<Events>) -> Self {
+        Self {
+            killed: AtomicU64::new(0),
+            timed_out: AtomicU64::new(0),
+            hung_up: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            events,
+        }
+    }
+
+    /// A callback of this connection's has panicked.
+    pub(crate) fn panicked(&self, id: ConnId) {
+        self.panics.fetch_add(1, Relaxed);
+        self.events.tell(EventKind::Panicked { conn: Some(id) });
+    }
 }
 
 /// What thread-per-connection measures. Statistics, as the counters are.
@@ -204,6 +237,7 @@ impl Registry {
         events: Arc<Events>,
         next_id: Arc<AtomicU64>,
     ) -> Self {
+        let cancels = Arc::new(Cancels::new(Arc::clone(&events)));
         Self {
             live: Mutex::default(),
             empty: Condvar::default(),
@@ -223,8 +257,9 @@ impl Registry {
             lost_edges: AtomicU64::new(0),
             accept_errors: AtomicU64::new(0),
             commands: AtomicU64::new(0),
-            cancels: Arc::default(),
+            cancels,
             half_commands: HalfCommands::default(),
+            draining: AtomicBool::new(false),
             watch: Watch::default(),
         }
     }
@@ -412,6 +447,29 @@ impl Registry {
         }
     }
 
+    /// The end of these connections begins.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    /// Whether it is between two commands, as a drain sees it: half a login is nothing that has begun.
+    pub(crate) fn is_idle(&self, shared: &Shared) -> bool {
+        let logs_in = || {
+            let live = self.live.lock();
+            let entry = live.map.get(&shared.id());
+            entry.is_some_and(|entry| entry.login.is_some())
+        };
+        match shared.state() {
+            ConnState::Idle => true,
+            ConnState::Reading => logs_in(),
+            _ => false,
+        }
+    }
+
     /// How connections have ended since a drain began.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
@@ -503,6 +561,14 @@ impl Registry {
     pub(crate) fn count_lost_edge(&self) {
         self.lost_edges.fetch_add(1, Relaxed);
         self.tell(EventKind::LostEdge);
+    }
+
+    /// A listener has died.
+    pub(crate) fn tell_death(&self, at: &LocalAddr, error: &io::Error) {
+        self.tell(EventKind::ListenerDied {
+            at: at.clone(),
+            error: error.kind(),
+        });
     }
 
     /// Counts a client that got no session, and tells of it.

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::registry::ConnState;
 use crate::conn::{ConnId, Shared};
 use crate::handler::CloseReason;
 use crate::sync::Mutex;
@@ -24,10 +23,9 @@ pub(crate) struct Counts {
 }
 
 impl Tally {
-    pub(crate) fn begin<'a>(&self, all: impl IntoIterator<Item = &'a Shared>) {
-        let were_idle = all
+    pub(crate) fn begin<'a>(&self, idle: impl IntoIterator<Item = &'a Shared>) {
+        let were_idle = idle
             .into_iter()
-            .filter(|shared| shared.state() == ConnState::Idle)
             .map(|shared| (shared.id(), shared.calls()))
             .collect();
         *self.0.lock() = Some(Counts {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::abandon;
 use super::bed::Bed;
-use super::registry::{ConnState, Registry};
+use super::registry::Registry;
 use super::threads::{Left, Threads};
 use crate::config::ThreadPerConnectionConfig;
 use crate::conn::{ConnId, Desk, Shared, Waiting};
@@ -199,7 +199,9 @@ impl ThreadPerConnection {
         let mut desk = Desk::default();
         while let Some(mut served) = self.next() {
             *counting.serves.lock() = Arc::downgrade(served.conn().shared());
-            self.serve(served, &mut desk);
+            if !self.serve(served, &mut desk) {
+                return;
+            }
         }
     }
 
@@ -231,11 +233,11 @@ impl ThreadPerConnection {
         }
     }
 
-    /// A connection's life.
+    /// A connection's life. False: the thread has been counted out, and is to end.
     ///
     /// A turn costs what a loop written by hand costs: a blocking `recv` without a time-out, and no
     /// look at the clock, but for one turn in some. Deadlines are the [`watch`](super::watch)'s.
-    fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) {
+    fn serve(&self, mut served: Box<dyn Connection>, desk: &mut Desk) -> bool {
         let bed = Bed::new();
         self.threads.serves(served.conn().id());
         let place: Weak<Bed> = Arc::downgrade(&bed);
@@ -260,13 +262,17 @@ impl ThreadPerConnection {
             }
             cause = served.wait(&turn, &bed);
         }
-        if served.is_detached() {
+        let detached = served.is_detached();
+        if detached {
+            // It counts for no cap from here on. Nor does it come back: there may be as many as may be.
+            self.cache.lock().threads -= 1;
             served.run_detached();
         }
         self.threads.serves_nobody();
         served.conn().give_back(desk);
         // The last of its handler may go with it.
         discard(served);
+        !detached
     }
 
     /// A turn, and how long its commands took.
@@ -286,7 +292,7 @@ impl ThreadPerConnection {
     /// more will be read from them. Called again and again during a drain: each other one is found idle some time.
     pub(crate) fn drain(&self, spare: bool) {
         for shared in self.registry.all() {
-            if shared.state() == ConnState::Idle && !(spare && shared.is_in_transaction()) {
+            if self.registry.is_idle(&shared) && !(spare && shared.is_in_transaction()) {
                 shared.end_input(CloseReason::Draining);
             }
         }

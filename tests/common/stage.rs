@@ -73,6 +73,7 @@ pub(crate) static PATTERN: [u8; 8192] = {
 /// | `DETACH gate` | detaches, and waits for the gate | `detached`, and then `left` |
 /// | `DETACH STREAM` | detaches, and writes without end | `detached`, and [`PATTERN`] |
 /// | `DETACH READ` | detaches, and reads without end | `detached` |
+/// | `DETACH DRAIN` | detaches, until the server drains | `detached`, and then `left` |
 /// | `DETACH PANIC` | detaches, and panics | `detached` |
 /// | `TURN High` | the next turn has this priority | `set` |
 /// | `PRIORITY High` | the session has this priority | `set` |
@@ -723,6 +724,7 @@ impl Handler for Stage {
                 conn.write_all(&PATTERN)?;
             },
             "READ" => while conn.read(&mut [0; 64])? > 0 {},
+            "DRAIN" => super::until("the server drains", || conn.is_draining()),
             "PANIC" => panic!("told to, in detached"),
             "HEED" => {
                 let _scope = conn.on_cancel(self.alarm());

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use thread_group_pool::{Cancelled, Conn};
@@ -23,6 +24,9 @@ pub(crate) const KEPT: usize = 8192;
 
 /// How much a follower takes from the log in one go, in bytes.
 const BATCH: usize = 32 * 1024;
+
+/// How often a follower that waits looks whether the server drains, which calls nobody.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How many rows of a commit are named; of a larger one it is said how many there were.
 const NAMED: usize = 16;
@@ -73,6 +77,8 @@ enum Found {
     Lagging,
     /// It is to end.
     Cancelled,
+    /// So is the server.
+    Draining,
 }
 
 impl Feed {
@@ -108,7 +114,8 @@ impl Feed {
         self.bell.notify_all();
     }
 
-    /// Sends every commit from now on, until the connection is killed or leaves, or lags.
+    /// Sends every commit from now on, until the connection is killed or leaves, or lags, or the server
+    /// drains and there are no more.
     pub(crate) fn follow(self: &Arc<Self>, conn: &mut Conn) -> io::Result<()> {
         let mut at = {
             let log = self.log.lock();
@@ -133,6 +140,7 @@ impl Feed {
                 Found::Cancelled if matches!(conn.cancelled(), Some(Cancelled::Closing(_))) => {
                     return Ok(());
                 }
+                Found::Draining => return Ok(()),
                 Found::Cancelled => return protocol::error(conn, &SqlError::Interrupted),
             }
         }
@@ -157,7 +165,10 @@ impl Feed {
             if !batch.is_empty() {
                 break Found::Lines;
             }
-            self.bell.wait(&mut log);
+            if conn.is_draining() {
+                break Found::Draining;
+            }
+            self.bell.wait_for(&mut log, LOOK);
         };
         // Before the scope ends, which waits for a callback that takes it.
         drop(log);
