@@ -81,7 +81,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
@@ -277,7 +276,7 @@ impl<H: Handler> Kit<H> {
 
     #[track_caller]
     fn attach(&self, kill_at: Option<u64>) -> Client {
-        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let (ours, theirs) = pair().expect("a socket pair");
         let handler = Arc::new(Troubled {
             handler: Arc::clone(&self.handler),
             other_threads: self.other_threads,
@@ -327,10 +326,37 @@ impl<H: Handler> Kit<H> {
     }
 }
 
+/// What a [`Client`] has: on Windows a TCP connection over loopback.
+#[cfg(unix)]
+pub type PairStream = std::os::unix::net::UnixStream;
+/// What a [`Client`] has: elsewhere than on Windows one of a pair of Unix sockets.
+#[cfg(windows)]
+pub type PairStream = std::net::TcpStream;
+
+#[cfg(unix)]
+fn pair() -> io::Result<(PairStream, PairStream)> {
+    PairStream::pair()
+}
+
+#[cfg(windows)]
+fn pair() -> io::Result<(PairStream, PairStream)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let ours = PairStream::connect(listener.local_addr()?)?;
+    let own = ours.local_addr()?;
+    // Somebody else may have come first.
+    loop {
+        let (theirs, from) = listener.accept()?;
+        if from == own {
+            ours.set_nodelay(true)?;
+            return Ok((ours, theirs));
+        }
+    }
+}
+
 /// The client's end of a connection. What it waits for comes within a minute, or the test has failed.
 #[derive(Debug)]
 pub struct Client {
-    stream: UnixStream,
+    stream: PairStream,
     id: ConnId,
 }
 
@@ -341,7 +367,7 @@ impl Client {
     }
 
     /// Its socket, for what else a client may do to a server. Reads and writes on it time out soon.
-    pub fn stream(&self) -> &UnixStream {
+    pub fn stream(&self) -> &PairStream {
         &self.stream
     }
 

@@ -2,16 +2,32 @@
 
 pub(crate) mod affinity;
 pub(crate) mod clock;
+pub(crate) mod lookout;
+pub(crate) mod poller;
+#[cfg(feature = "test-util")]
+pub(crate) mod test_door;
 pub(crate) mod thread_state;
 #[cfg(unix)]
 mod unix;
+#[cfg(windows)]
+mod windows;
 
-#[cfg(all(unix, feature = "test-util"))]
-pub(crate) use unix::test_door;
 #[cfg(unix)]
-pub(crate) use unix::{bell, listener, lookout, poller, socket};
+use unix::registrar;
+#[cfg(unix)]
+pub(crate) use unix::{bell, listener, socket};
+#[cfg(windows)]
+use windows::registrar;
+#[cfg(windows)]
+pub(crate) use windows::{bell, listener, socket};
 
-#[cfg(not(unix))]
+/// A file that is always there, and nothing in it.
+#[cfg(unix)]
+pub(crate) const NULL_DEVICE: &str = "/dev/null";
+#[cfg(windows)]
+pub(crate) const NULL_DEVICE: &str = "NUL";
+
+#[cfg(not(any(unix, windows)))]
 compile_error!(
     "thread-group-pool has no os layer for this platform yet: see src/os, where one is to stand beside unix"
 );

@@ -11,6 +11,7 @@ use super::listen::{ListenerState, Record};
 use super::registry::Registry;
 use super::threads::{Left, Threads};
 use crate::error::BuildError;
+use crate::os;
 use crate::os::bell::Bell;
 use crate::os::listener::{self, AcceptError, Acceptor, At};
 use crate::stream::{Listener, Stream};
@@ -298,7 +299,9 @@ impl Gate {
     }
 
     fn new_reserve(&self) -> Option<File> {
-        self.reserve.then(|| File::open("/dev/null").ok()).flatten()
+        self.reserve
+            .then(|| File::open(os::NULL_DEVICE).ok())
+            .flatten()
     }
 }
 

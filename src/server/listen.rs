@@ -140,6 +140,7 @@ impl Listen {
                     // Somebody has kept a clone of this.
                     Err(shared) => match &*shared {
                         Listener::Tcp(tcp) => tcp.try_clone().map(Listener::Tcp),
+                        #[cfg(unix)]
                         Listener::Unix(unix) => unix.try_clone().map(Listener::Unix),
                     },
                 };
@@ -165,6 +166,7 @@ impl fmt::Display for Listen {
                     Ok(at) => write!(f, "tcp {at}"),
                     Err(_) => f.write_str("tcp, inherited"),
                 },
+                #[cfg(unix)]
                 Listener::Unix(_) => f.write_str("unix, inherited"),
             },
         }

@@ -2,8 +2,5 @@
 
 pub(crate) mod bell;
 pub(crate) mod listener;
-pub(crate) mod lookout;
-pub(crate) mod poller;
+pub(crate) mod registrar;
 pub(crate) mod socket;
-#[cfg(feature = "test-util")]
-pub(crate) mod test_door;

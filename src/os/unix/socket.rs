@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
 
 #[cfg(feature = "test-util")]
-use super::test_door::OfTest;
+use crate::os::test_door::OfTest;
 use crate::stream::{Credentials, Peer, Stream};
 
 #[derive(Debug)]

@@ -1,14 +1,12 @@
-//! A group's poller: mio, edge-triggered, each connection registered once.
+//! A group's poller: mio, each connection registered once, for edges.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 
-use super::socket::Socket;
+pub(crate) use super::registrar::Registrar;
 use crate::os::clock::Clock;
 use crate::port::{Doors, Event, Readiness};
 use crate::sync::Mutex;
@@ -33,7 +31,7 @@ impl Poller {
     pub(crate) fn new(batch: usize, clock: Clock) -> io::Result<Self> {
         let poll = Poll::new()?;
         Ok(Self {
-            interest: Registrar(poll.registry().try_clone()?),
+            interest: Registrar::new(&poll)?,
             waker: Waker::new(poll.registry(), WAKER)?,
             poll: Mutex::new((poll, Events::with_capacity(batch))),
             clock,
@@ -88,43 +86,11 @@ impl Doors for Poller {
     }
 
     fn wake(&self) {
-        // Fails only if the eventfd's counter is full, and then the poller is awake already.
+        // Fails only if it has been called so often that it is awake already.
         let _ = self.waker.wake();
     }
 
     fn now(&self) -> u64 {
         self.clock.now()
-    }
-}
-
-/// Where a connection registers itself.
-#[derive(Debug)]
-pub(crate) struct Registrar(Registry);
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const READ: Interest = Interest::READABLE.add(Interest::PRIORITY);
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const READ: Interest = Interest::READABLE;
-
-impl Registrar {
-    /// Registers a socket, once for its life. What is ready already is reported.
-    pub(crate) fn add(&self, socket: &Socket, token: usize) -> io::Result<()> {
-        self.0
-            .register(&mut SourceFd(&socket.as_raw_fd()), Token(token), READ)
-    }
-
-    /// Whether writability is reported too. The kernel looks again at what is ready, so nothing
-    /// that has happened before this call is missed.
-    pub(crate) fn writable(&self, socket: &Socket, token: usize, on: bool) -> io::Result<()> {
-        let interest = if on { READ | Interest::WRITABLE } else { READ };
-        self.0
-            .reregister(&mut SourceFd(&socket.as_raw_fd()), Token(token), interest)
-    }
-
-    /// Takes a socket out. Needed before it is closed: a duplicate of the descriptor elsewhere
-    /// would keep the registration alive.
-    pub(crate) fn remove(&self, socket: &Socket) {
-        // Fails only for a socket that is not registered, which is what was wanted.
-        let _ = self.0.deregister(&mut SourceFd(&socket.as_raw_fd()));
     }
 }

@@ -1,12 +1,11 @@
 //! A poller with a time-out, for sockets that belong to no group any more.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 
+use super::registrar::Registrar;
 use super::socket::Socket;
 use crate::sync::Mutex;
 
@@ -18,7 +17,7 @@ const BATCH: usize = 256;
 /// One thread waits here; any other may wake it.
 #[derive(Debug)]
 pub(crate) struct Lookout {
-    registry: Registry,
+    registrar: Registrar,
     waker: Waker,
     /// Locked by the one thread that waits. See `Poller` for why there is a lock at all.
     poll: Mutex<(Poll, Events)>,
@@ -28,7 +27,7 @@ impl Lookout {
     pub(crate) fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
         Ok(Self {
-            registry: poll.registry().try_clone()?,
+            registrar: Registrar::new(&poll)?,
             waker: Waker::new(poll.registry(), WAKER)?,
             poll: Mutex::new((poll, Events::with_capacity(BATCH))),
         })
@@ -37,15 +36,12 @@ impl Lookout {
     /// Has input of a socket reported, and room for output. What is ready already is reported too;
     /// after that, only what is new.
     pub(crate) fn add(&self, socket: &Socket, token: usize) -> io::Result<()> {
-        let both = Interest::READABLE | Interest::WRITABLE;
-        self.registry
-            .register(&mut SourceFd(&socket.as_raw_fd()), Token(token), both)
+        self.registrar.add_stray(socket, token)
     }
 
     /// Takes a socket out. Needed before it is closed, for a duplicate would keep it in.
     pub(crate) fn remove(&self, socket: &Socket) {
-        // Fails only for a socket that is not in, which is what was wanted.
-        let _ = self.registry.deregister(&mut SourceFd(&socket.as_raw_fd()));
+        self.registrar.remove(socket);
     }
 
     /// Waits until something is ready, somebody wakes it or the time is over, and puts what is ready
@@ -66,7 +62,7 @@ impl Lookout {
 
     /// Makes the current or else the next wait return.
     pub(crate) fn wake(&self) {
-        // Fails only if the eventfd's counter is full, and then it is awake already.
+        // Fails only if it has been called so often that it is awake already.
         let _ = self.waker.wake();
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::socket::{Cut, For, Received, Socket};
 use crate::os::clock::Clock;
+use crate::os::socket::{Cut, For, Received, Socket};
 use crate::sync::Mutex;
 
 /// What the sockets of one kit have in common.
@@ -43,7 +43,7 @@ impl TestDoor {
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct OfTest {
-    pub(super) socket: Socket,
+    pub(in crate::os) socket: Socket,
     door: Arc<TestDoor>,
     /// Nobody blocks in a read. Relaxed: set before what has arrived is taken, so that whoever sees that
     /// gone sees this.
@@ -63,16 +63,16 @@ impl OfTest {
     }
 
     /// Whether nobody blocks in a read.
-    pub(super) fn is_away(&self) -> bool {
+    pub(in crate::os) fn is_away(&self) -> bool {
         // Relaxed: see the field.
         self.away.load(Relaxed)
     }
 
-    pub(super) fn most_written(&self) -> usize {
+    pub(in crate::os) fn most_written(&self) -> usize {
         self.door.writes
     }
 
-    pub(super) fn read_now(&self, buffer: &mut [u8], ask: bool) -> io::Result<Received> {
+    pub(in crate::os) fn read_now(&self, buffer: &mut [u8], ask: bool) -> io::Result<Received> {
         let got = self.socket.read_now(self.piece(buffer), ask)?;
         // One that was full may have left something.
         let cut = got.bytes == self.door.reads || got.cut == Cut::Yes;
@@ -80,7 +80,7 @@ impl OfTest {
         Ok(Received { cut, ..got })
     }
 
-    pub(super) fn read_blocking(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(in crate::os) fn read_blocking(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.wait_for_ever(For::Input)?;
         self.socket.read_blocking(self.piece(buffer))
     }
@@ -100,7 +100,7 @@ impl OfTest {
         &mut buffer[..size]
     }
 
-    pub(super) fn wait(&self, what: For, timeout: Duration) -> io::Result<bool> {
+    pub(in crate::os) fn wait(&self, what: For, timeout: Duration) -> io::Result<bool> {
         if timeout == Duration::MAX {
             return self.wait_for_ever(what);
         }
