@@ -449,6 +449,14 @@ impl Client {
     }
 }
 
+/// What a read or write says whose time is over, on Unix and on Windows.
+fn is_over(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
 /// How long has been waited.
 #[derive(Default)]
 struct Patience(Duration);
@@ -461,7 +469,7 @@ impl Patience {
             self.0 += begun.elapsed().min(STEP);
             match result {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.0 < PATIENCE => {}
+                Err(error) if is_over(&error) && self.0 < PATIENCE => {}
                 result => return result,
             }
         }

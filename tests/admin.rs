@@ -3,16 +3,13 @@
 
 mod common;
 
-use std::fs::File;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use common::client::Client;
-use common::process::{allow_threads, alone, descriptors, forbid_threads, limit};
 use common::stage::Stage;
 use common::{AMPLE, Options, Setup, everywhere, in_the_pool, until};
-use rustix::process::{Resource, getrlimit};
 use thread_group_pool::{
     Limits, Listen, ListenerState, LocalAddr, PoolConfig, Server, ServerHandle,
 };
@@ -22,7 +19,9 @@ everywhere! {
     an_admin_counts_for_no_limit_but_that_of_admins,
     an_admin_can_look_until_the_drain_is_over,
     other_limits_hold_for_admins_too,
+    #[cfg(unix)]
     an_admin_gets_in_when_no_descriptor_is_left,
+    #[cfg(unix)]
     without_threads_an_admin_has_one,
 }
 
@@ -222,7 +221,13 @@ fn an_admin_can_look_until_the_drain_is_over(setup: Setup) {
 }
 
 /// The admin's acceptor has kept one back.
+#[cfg(unix)]
 fn an_admin_gets_in_when_no_descriptor_is_left(setup: Setup) {
+    use std::fs::File;
+
+    use common::process::{alone, descriptors, limit};
+    use rustix::process::{Resource, getrlimit};
+
     alone(setup.test, || {
         let site = site(setup, Options::default());
         let mut client = site.client();
@@ -250,7 +255,10 @@ fn an_admin_gets_in_when_no_descriptor_is_left(setup: Setup) {
 }
 
 /// It was started with the server, and is kept.
+#[cfg(unix)]
 fn without_threads_an_admin_has_one(setup: Setup) {
+    use common::process::{allow_threads, alone, forbid_threads};
+
     alone(setup.test, || {
         let site = site(setup, Options::default());
         let mut client = site.client();

@@ -10,7 +10,7 @@ use common::client::Client;
 use common::{
     AMPLE, Harness, Options, Setup, everywhere, in_the_pool, patient_group, promised, until,
 };
-use thread_group_pool::{CloseReason, Limits, PoolConfig, ThreadPerConnectionConfig};
+use thread_group_pool::{CloseReason, Limits, ThreadPerConnectionConfig};
 
 everywhere! {
     a_detached_connection_is_its_handlers_until_that_returns,
@@ -68,7 +68,9 @@ fn a_detached_connection_is_its_handlers_until_that_returns(setup: Setup) {
 /// Their threads are made by workers, and a thread inherits its creator's pin.
 #[cfg(target_os = "linux")]
 fn the_detached_are_not_pinned_as_their_group_was(setup: Setup) {
-    let pool = PoolConfig::default().groups(1).pin_groups(true);
+    let pool = thread_group_pool::PoolConfig::default()
+        .groups(1)
+        .pin_groups(true);
     let (server, mut client) = detached(setup, Options::pool(pool), "gate");
     let allowed = |task: &str| {
         let status = std::fs::read_to_string(format!("/proc/self/{task}/status")).ok()?;

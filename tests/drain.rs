@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::TcpStream;
+#[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use common::client::Client;
 use common::process::allow_descriptors;
 use common::{
-    AMPLE, Harness, Kind, Options, Setup, Transport, everywhere, in_the_pool, two_slots, until,
+    AMPLE, Harness, Kind, Options, Setup, Transport, everywhere, in_the_pool, pair, two_slots,
+    until,
 };
 use thread_group_pool::{
     CloseReason, ConnId, Drain, DrainReport, Limits, LocalAddr, PoolConfig, Refusal, Server,
@@ -61,6 +63,7 @@ fn drain_in_background(server: &mut Harness) -> thread::JoinHandle<DrainReport> 
 fn listens(at: &LocalAddr) -> bool {
     match at {
         LocalAddr::Tcp(at) => TcpStream::connect(at).is_ok(),
+        #[cfg(unix)]
         LocalAddr::Unix(at) => UnixStream::connect(at).is_ok(),
         at => unreachable!("another kind of address: {at}"),
     }
@@ -337,7 +340,7 @@ fn nobody_gets_in_while_the_server_drains(setup: Setup) {
     until("it runs", || server.stage.running("WAIT").now == 1);
     let drain = drain_in_background(&mut server);
     assert!(!listens(&server.at));
-    let (ours, _theirs) = UnixStream::pair().expect("a pair");
+    let (ours, _theirs) = pair();
     let refused = server.handle.attach(ours, Arc::clone(&server.stage));
     assert_eq!(refused.expect_err("draining").why, Refusal::Draining);
     server.stage.open("gate");
@@ -664,7 +667,12 @@ fn in_a_crowd_everybody_is_accounted_for(setup: Setup) {
 #[ignore = "measures, and asserts nothing of it"]
 fn how_long_a_drain_of_a_crowd_takes() {
     for kind in [Kind::Pool, Kind::PerConnection] {
-        for transport in [Transport::Tcp, Transport::Unix] {
+        let transports = [
+            Transport::Tcp,
+            #[cfg(unix)]
+            Transport::Unix,
+        ];
+        for transport in transports {
             let setup = Setup {
                 test: "",
                 kind,

@@ -6,6 +6,7 @@
 //! core whoever has the lock may be interrupted while it has it, under any kind of lock; and the
 //! best of some attempts, because that something else may be there in one half only. A lock that is
 //! handed to threads that sleep makes nearly everybody wait, nearly always.
+#![cfg(unix)] // a lock's cost is measured with Unix sockets and Linux's affinity
 
 mod common;
 

@@ -222,7 +222,7 @@ fn a_client_that_never_closes_is_closed_when_its_time_is_over(setup: Setup) {
         stats.refused == 1 && stats.lingering == 0
     });
     // Nobody is there any more.
-    if setup.transport == Transport::Unix {
+    if setup.transport != Transport::Tcp {
         until("a write fails", || refused.is_refused_a_byte());
     }
     first.ping();

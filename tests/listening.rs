@@ -2,12 +2,16 @@
 
 mod common;
 
+#[cfg(unix)]
 use std::env;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+#[cfg(unix)]
 use std::os::fd::{AsFd, OwnedFd};
+#[cfg(unix)]
 use std::os::unix::net::{UnixListener, UnixStream};
+#[cfg(unix)]
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -20,6 +24,7 @@ use common::{
     AMPLE, Harness, Options, Setup, Transport, everywhere, in_the_pool, patient_group, until,
     unused_path,
 };
+#[cfg(unix)]
 use rustix::net::{Shutdown, shutdown};
 use thread_group_pool::{
     BuildError, Conn, EventKind, Handler, Limits, Listen, Listener, ListenerState, LocalAddr, Next,
@@ -38,8 +43,10 @@ everywhere! {
     a_place_that_is_taken_is_refused_and_nothing_is_left_bound,
     a_listener_that_somebody_else_made_is_served,
     who_waits_in_a_backlog_is_served_by_the_successor,
+    #[cfg(unix)]
     who_waits_in_a_backlog_is_served_by_another_process,
     a_listener_that_is_handed_to_and_fro_loses_nobody,
+    #[cfg(unix)]
     a_dead_listener_is_reported_and_costs_the_others_nothing,
     who_waits_in_a_backlog_is_told_of_the_drain,
     a_flood_at_one_listener_does_not_starve_another,
@@ -59,6 +66,7 @@ fn pair(setup: Setup) -> (Stream, Socket) {
             let (ours, _) = listener.accept().expect("it has been connected to");
             (ours.into(), Socket::Tcp(theirs))
         }
+        #[cfg(unix)]
         Transport::Unix => {
             let (ours, theirs) = UnixStream::pair().expect("a pair");
             (ours.into(), Socket::Unix(theirs))
@@ -104,6 +112,7 @@ fn works(mut stream: Stream, mut theirs: Socket) {
             ours.read_exact(&mut got).expect("it is open");
             ours.write_all(b"fro").expect("it is open");
         }
+        #[cfg(unix)]
         Stream::Unix(ours) => {
             ours.read_exact(&mut got).expect("it is open");
             ours.write_all(b"fro").expect("it is open");
@@ -194,6 +203,7 @@ fn a_stream_that_was_made_non_blocking_is_served(setup: Setup) {
     let (ours, theirs) = pair(setup);
     match &ours {
         Stream::Tcp(ours) => ours.set_nonblocking(true),
+        #[cfg(unix)]
         Stream::Unix(ours) => ours.set_nonblocking(true),
         stream => unreachable!("another kind of stream: {stream:?}"),
     }
@@ -285,6 +295,7 @@ fn a_peer_is_known(setup: Setup) {
     let client = server.client();
     let expected = match client.socket() {
         Socket::Tcp(tcp) => tcp.local_addr().expect("its address").to_string(),
+        #[cfg(unix)]
         Socket::Unix(_) => "unix".to_owned(),
     };
     let info = server.handle.connections().remove(0);
@@ -313,13 +324,18 @@ fn a_place_that_is_taken_is_refused_and_nothing_is_left_bound(setup: Setup) {
     let server = setup.serve(Options::default());
     let taken = match &server.at {
         LocalAddr::Tcp(at) => Listen::tcp(at.to_string()),
+        #[cfg(unix)]
         LocalAddr::Unix(at) => Listen::unix(at),
         at => unreachable!("another kind of address: {at}"),
     };
     let free = unused_path();
+    let first = match cfg!(unix) {
+        true => Listen::unix(&free),
+        false => Listen::tcp("127.0.0.1:0"),
+    };
     let built = Server::builder()
         .scheduler(setup.scheduler(&Options::default()))
-        .listen(Listen::unix(&free), Arc::<Stage>::default())
+        .listen(first, Arc::<Stage>::default())
         .listen(taken, Arc::<Stage>::default())
         .build();
     let error = built.expect_err("somebody listens there");
@@ -362,6 +378,7 @@ fn made(setup: Setup) -> (Listener, LocalAddr) {
             let at = LocalAddr::Tcp(listener.local_addr().expect("its address"));
             (listener.into(), at)
         }
+        #[cfg(unix)]
         Transport::Unix => {
             let path = unused_path();
             let listener = UnixListener::bind(&path).expect("a free path");
@@ -370,9 +387,11 @@ fn made(setup: Setup) -> (Listener, LocalAddr) {
     }
 }
 
+#[cfg(unix)]
 fn duplicate(listener: &Listener) -> Listener {
     match listener {
         Listener::Tcp(tcp) => tcp.try_clone().expect("a descriptor").into(),
+        #[cfg(unix)]
         Listener::Unix(unix) => unix.try_clone().expect("a descriptor").into(),
         listener => unreachable!("another kind of listener: {listener:?}"),
     }
@@ -392,6 +411,7 @@ fn inheriting(setup: Setup, listener: Listener, stage: &Arc<Stage>) -> Server {
 
 fn exists(at: &LocalAddr) -> bool {
     match at {
+        #[cfg(unix)]
         LocalAddr::Unix(path) => path.exists(),
         _ => true,
     }
@@ -446,8 +466,10 @@ fn who_waits_in_a_backlog_is_served_by_the_successor(setup: Setup) {
 }
 
 /// Set in the process that is the successor, which finds the listener at its standard input.
+#[cfg(unix)]
 const SUCCESSOR: &str = "TGP_TEST_SUCCESSOR";
 
+#[cfg(unix)]
 fn who_waits_in_a_backlog_is_served_by_another_process(setup: Setup) {
     const WAITING: u64 = 20;
     if env::var_os(SUCCESSOR).is_some() {
@@ -455,6 +477,7 @@ fn who_waits_in_a_backlog_is_served_by_another_process(setup: Setup) {
         let input = input.expect("the listener");
         let listener = match setup.transport {
             Transport::Tcp => Listener::Tcp(input.into()),
+            #[cfg(unix)]
             Transport::Unix => Listener::Unix(input.into()),
         };
         let server = inheriting(setup, listener, &Arc::default());
@@ -470,6 +493,7 @@ fn who_waits_in_a_backlog_is_served_by_another_process(setup: Setup) {
     let waiting: Vec<_> = (0..WAITING).map(|_| Socket::connect(&old.at)).collect();
     let listener: OwnedFd = match listener {
         Listener::Tcp(tcp) => tcp.into(),
+        #[cfg(unix)]
         Listener::Unix(unix) => unix.into(),
         listener => unreachable!("another kind of listener: {listener:?}"),
     };
@@ -536,6 +560,7 @@ fn a_listener_that_is_handed_to_and_fro_loses_nobody(setup: Setup) {
     assert_eq!(stage.sessions().opened, served);
 }
 
+#[cfg(unix)]
 fn a_dead_listener_is_reported_and_costs_the_others_nothing(setup: Setup) {
     let (listener, at) = made(setup);
     let kept = duplicate(&listener);
@@ -558,6 +583,7 @@ fn a_dead_listener_is_reported_and_costs_the_others_nothing(setup: Setup) {
     Client::connect(&at).ping();
     match &kept {
         Listener::Tcp(tcp) => shutdown(tcp, Shutdown::Read),
+        #[cfg(unix)]
         Listener::Unix(unix) => shutdown(unix, Shutdown::Read),
         listener => unreachable!("another kind of listener: {listener:?}"),
     }
@@ -626,12 +652,14 @@ fn who_waits_in_a_backlog_is_told_of_the_drain(setup: Setup) {
 
 // ---- paths ----
 
+#[cfg(unix)]
 fn over_unix(path: &std::path::Path) -> Result<Server, BuildError> {
     Server::builder()
         .listen(Listen::unix(path), Arc::<Stage>::default())
         .build()
 }
 
+#[cfg(unix)]
 #[test]
 fn a_path_that_a_dead_server_left_is_replaced_and_is_removed_at_the_end() {
     let path = unused_path();
@@ -643,6 +671,7 @@ fn a_path_that_a_dead_server_left_is_replaced_and_is_removed_at_the_end() {
     assert!(!path.exists());
 }
 
+#[cfg(unix)]
 #[test]
 fn a_path_that_is_not_a_socket_is_left_alone() {
     let path = unused_path();
@@ -653,6 +682,7 @@ fn a_path_that_is_not_a_socket_is_left_alone() {
     fs::remove_file(&path).expect("it is there");
 }
 
+#[cfg(unix)]
 #[test]
 fn a_path_that_a_successor_has_taken_is_not_removed() {
     let path = unused_path();
@@ -674,8 +704,32 @@ fn a_place_that_cannot_be_is_refused_with_its_name() {
         let error = built.expect_err("it cannot be bound").to_string();
         assert!(error.contains(place), "{error}");
     }
-    let error = over_unix("/nonexistent/folder/socket".as_ref()).expect_err("there is no folder");
-    assert!(error.to_string().contains("/nonexistent/folder/socket"));
+    // On Windows there is no such socket at all.
+    let built = Server::builder()
+        .listen(
+            Listen::unix("/nonexistent/folder/socket"),
+            Arc::<Stage>::default(),
+        )
+        .build();
+    let error = built.expect_err("there is no folder").to_string();
+    assert!(error.contains("/nonexistent/folder/socket"), "{error}");
+    assert!(cfg!(unix) || error.contains("no Unix sockets"), "{error}");
+}
+
+/// There it would let anybody take a port from its owner.
+#[cfg(windows)]
+#[test]
+fn a_port_that_is_to_be_shared_is_refused() {
+    let built = Server::builder()
+        .listen(
+            Listen::tcp("127.0.0.1:0").reuse_port(true),
+            Arc::<Stage>::default(),
+        )
+        .build();
+    let BuildError::Listen { source, .. } = built.expect_err("it cannot be") else {
+        panic!("another reason");
+    };
+    assert_eq!(source.kind(), io::ErrorKind::Unsupported);
 }
 
 #[test]

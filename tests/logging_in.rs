@@ -9,13 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use common::client::{Client, Socket};
-use common::process::{allow_descriptors, alone, threads};
 use common::stage::Stage;
 use common::{
-    AMPLE, Harness, Kind, NEVER, Options, PATIENCE, Setup, Transport, everywhere, in_the_pool,
+    AMPLE, Harness, NEVER, Options, PATIENCE, Setup, Transport, everywhere, in_the_pool, pair,
     patient_group, until,
 };
-use thread_group_pool::{Limits, Refusal, Server, ThreadPerConnectionConfig};
+use thread_group_pool::{Limits, Refusal, Server};
 
 everywhere! {
     a_session_is_taken_by_who_has_logged_in,
@@ -28,6 +27,7 @@ everywhere! {
     who_is_refused_and_reads_nothing_holds_up_nobody,
     who_is_refused_may_have_sent_something,
     a_full_house_is_entered_again_ten_thousand_times,
+    #[cfg(unix)]
     a_thousand_strangers_hold_up_nobody,
 }
 
@@ -174,10 +174,10 @@ fn an_attached_stream_has_its_time_to_log_in_too(setup: Setup) {
         .expect("the server starts");
     let stage = Arc::new(Stage::default());
     stage.asks_for_login.store(true, SeqCst);
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let (ours, theirs) = pair();
     let attached = server.handle().attach(ours, Arc::clone(&stage));
     attached.expect("there is room");
-    let mut client = Client::over(Socket::Unix(theirs));
+    let mut client = Client::over(theirs);
     assert!(client.rest().contains("login_timeout"));
     assert!(server.drain(AMPLE).clean());
 }
@@ -204,7 +204,7 @@ fn a_stranger_sends_no_more_than_a_login_needs(setup: Setup) {
 fn an_address_has_no_more_than_its_connections(setup: Setup) {
     let server = serve(setup, patient().max_per_address(3));
     let mut clients = vec![session(&server), server.client(), server.client()];
-    if setup.transport == Transport::Unix {
+    if setup.transport != Transport::Tcp {
         // It has no address.
         clients.push(server.client());
         clients.iter_mut().for_each(Client::ping);
@@ -247,7 +247,7 @@ fn who_is_refused_may_have_sent_something(setup: Setup) {
         // Over TCP, what comes after the close may cost it the words.
         told += usize::from(client.rest().starts_with("refused: too many clients"));
     }
-    if setup.transport == Transport::Unix {
+    if setup.transport != Transport::Tcp {
         assert_eq!(told, 50);
     }
     server.finish();
@@ -289,14 +289,17 @@ fn a_full_house_is_entered_again_ten_thousand_times(setup: Setup) {
 }
 
 /// A thousand that stop after each step: of their threads there are none, and whoever comes is served.
+#[cfg(unix)]
 fn a_thousand_strangers_hold_up_nobody(setup: Setup) {
+    use common::process::{allow_descriptors, alone, threads};
+
     alone(setup.test, || {
         if !allow_descriptors(12_000) {
             return;
         }
         let options = Options {
             limits: patient(),
-            threads: ThreadPerConnectionConfig::default().stack_size(64 * 1024),
+            threads: thread_group_pool::ThreadPerConnectionConfig::default().stack_size(64 * 1024),
             ..Options::default()
         };
         let server = setup.serve(options);
@@ -318,7 +321,7 @@ fn a_thousand_strangers_hold_up_nobody(setup: Setup) {
                 strangers.push(client);
             }
             session(&server).ping();
-            if setup.kind == Kind::Pool {
+            if setup.is_pool() {
                 // As many as the slots of two groups need, whatever the thousands do.
                 let now = threads();
                 assert!(now <= before + 8, "{now} threads, {before} before");

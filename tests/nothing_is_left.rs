@@ -1,5 +1,6 @@
 //! Promises about what clients leave behind, in a process of its own, whose threads and descriptors
 //! are counted: nothing.
+#![cfg(unix)] // /proc counts the threads and descriptors
 
 mod common;
 

@@ -3,11 +3,13 @@
 
 mod common;
 
+#[cfg(unix)]
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
 use common::client::Client;
+#[cfg(unix)]
 use common::process::alone;
 use common::{Harness, NEVER, Options, Setup, everywhere, in_the_pool, patient_group, until};
 use thread_group_pool::Limits;
@@ -22,6 +24,7 @@ everywhere! {
     the_end_of_input_behind_a_reply_that_waits_is_seen_later,
     a_reader_that_takes_too_little_is_given_up,
     a_write_that_failed_closes_whatever_the_handler_makes_of_it,
+    #[cfg(unix)]
     a_cursor_of_any_size_is_sent_in_little_memory,
 }
 
@@ -253,6 +256,7 @@ fn nobody_holds_a_thread_between_the_pieces_of_a_cursor(setup: Setup) {
 }
 
 /// The most memory that this process has had, in bytes.
+#[cfg(unix)]
 fn most_memory() -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -263,6 +267,7 @@ fn most_memory() -> usize {
 }
 
 /// `TGP_CURSOR_MIB=1024` sends a gigabyte.
+#[cfg(unix)]
 fn a_cursor_of_any_size_is_sent_in_little_memory(setup: Setup) {
     let mib = std::env::var("TGP_CURSOR_MIB").map_or(100, |mib| mib.parse().expect("a number"));
     let size: usize = mib << 20;

@@ -4,13 +4,12 @@
 mod common;
 
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use common::client::Client;
-use common::{Harness, Options, Setup, everywhere, patient_group, until};
+use common::{Harness, Options, Setup, everywhere, pair, patient_group, until};
 use thread_group_pool::wait::{self, WaitKind};
 use thread_group_pool::{
     CloseReason, Conn, Handler, Limits, Next, PoolConfig, ThreadPerConnectionConfig,
@@ -207,7 +206,7 @@ fn a_handler_that_goes_with_its_last_connection_may_wait_and_panic(setup: Setup)
     let mut witness = server.client();
     let ended = Arc::new(AtomicU64::new(0));
     for round in 1..=ROUNDS {
-        let (mut ours, theirs) = UnixStream::pair().expect("two sockets");
+        let (theirs, mut ours) = pair();
         let mayfly = Arc::new(Mayfly(Arc::clone(&ended)));
         until("there is a thread for it", || {
             server.stats().connections == 1

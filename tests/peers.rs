@@ -6,7 +6,9 @@ mod proxy_protocol;
 
 use std::sync::Arc;
 
-use common::client::{Client, Socket};
+use common::client::Client;
+#[cfg(unix)]
+use common::client::Socket;
 use common::{AMPLE, Options, Setup, everywhere};
 use proxy_protocol::{Header, Proxied, parse};
 use thread_group_pool::{Conn, Handler, Limits, LocalAddr, Next, Peer, Server};
@@ -17,6 +19,7 @@ everywhere! {
     who_has_no_header_is_closed,
     the_address_that_the_proxy_names_is_the_one_that_is_limited,
     a_proxy_that_is_not_trusted_names_nobody,
+    #[cfg(unix)]
     the_process_at_the_other_end_of_a_unix_socket_is_known,
 }
 
@@ -178,6 +181,7 @@ impl Handler for Vouched {
     }
 }
 
+#[cfg(unix)]
 fn the_process_at_the_other_end_of_a_unix_socket_is_known(setup: Setup) {
     let (server, at) = serve(setup, Limits::default(), Vouched);
     let mut client = Client::connect_only(&at);

@@ -4,20 +4,26 @@
 
 mod common;
 
+use std::io::ErrorKind;
+#[cfg(unix)]
 use std::io::IoSlice;
+#[cfg(unix)]
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
 use common::client::{Client, Socket};
 use common::{Harness, Options, Setup, everywhere, in_the_pool, two_slots, until};
+#[cfg(unix)]
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use socket2::SockRef;
 use thread_group_pool::PoolConfig;
 
 everywhere! {
     the_end_of_input_is_seen_while_idle,
     the_end_of_input_is_seen_while_running,
     urgent_data_hides_nothing_behind_it,
+    #[cfg(unix)]
     a_message_that_carries_descriptors_hides_nothing_behind_it,
     data_that_fills_the_buffer_exactly_is_not_the_last,
     data_that_arrives_while_a_command_runs_is_not_lost,
@@ -124,14 +130,20 @@ fn the_end_of_input_is_seen_when_nobody_polls(setup: Setup) {
 
 /// Sends a byte out of band. False if this kind of socket has no such thing here.
 fn send_urgent(client: &Client) -> bool {
-    match rustix::net::send(client.socket().as_fd(), b"!", SendFlags::OOB) {
+    let socket = match client.socket() {
+        Socket::Tcp(tcp) => SockRef::from(tcp),
+        #[cfg(unix)]
+        Socket::Unix(unix) => SockRef::from(unix),
+    };
+    match socket.send_out_of_band(b"!") {
         Ok(sent) => sent == 1,
-        Err(error) if error == rustix::io::Errno::OPNOTSUPP => false,
+        Err(error) if error.kind() == ErrorKind::Unsupported => false,
         Err(error) => panic!("sending urgent data: {error}"),
     }
 }
 
 /// Sends bytes in one message with a descriptor.
+#[cfg(unix)]
 fn send_with_descriptor(client: &Client, bytes: &[u8], descriptor: impl AsFd) {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -190,6 +202,7 @@ fn urgent_data_hides_nothing_behind_it(setup: Setup) {
     server.finish();
 }
 
+#[cfg(unix)]
 fn a_message_that_carries_descriptors_hides_nothing_behind_it(setup: Setup) {
     let server = setup.serve(Options::default());
     idle_and_running(&server, |client| {
@@ -219,6 +232,7 @@ fn a_message_that_carries_descriptors_hides_nothing_behind_it(setup: Setup) {
     server.finish();
 }
 
+#[cfg(unix)]
 fn descriptors_that_come_along_are_closed(server: &Harness) {
     let mut client = server.client();
     let (reader, writer) = rustix::pipe::pipe().expect("a pipe");

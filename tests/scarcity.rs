@@ -1,5 +1,6 @@
 //! Promises about a system that gives no more: no thread, no descriptor. Each in a process of its
 //! own, whose limits it lowers. Nothing is lost, and when there is more again, all goes on.
+#![cfg(unix)] // limits of the process are lowered, and Windows has none
 
 mod common;
 

@@ -2,7 +2,9 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
+#[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use super::{PATIENCE, PIECE};
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
+    #[cfg(unix)]
     Unix(UnixStream),
 }
 
@@ -22,6 +25,7 @@ impl Socket {
     pub(crate) fn connect(at: &LocalAddr) -> Self {
         let socket = match at {
             LocalAddr::Tcp(at) => TcpStream::connect(at).map(Self::Tcp),
+            #[cfg(unix)]
             LocalAddr::Unix(at) => UnixStream::connect(at).map(Self::Unix),
             at => unreachable!("another kind of address: {at}"),
         };
@@ -37,6 +41,7 @@ impl Socket {
                 .set_nodelay(true)
                 .and(tcp.set_read_timeout(piece))
                 .and(tcp.set_write_timeout(piece)),
+            #[cfg(unix)]
             Self::Unix(unix) => unix
                 .set_read_timeout(piece)
                 .and(unix.set_write_timeout(piece)),
@@ -47,12 +52,14 @@ impl Socket {
     pub(crate) fn shutdown(&self, how: Shutdown) {
         match self {
             Self::Tcp(tcp) => tcp.shutdown(how),
+            #[cfg(unix)]
             Self::Unix(unix) => unix.shutdown(how),
         }
         .expect("the client's side is shut");
     }
 }
 
+#[cfg(unix)]
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -62,15 +69,23 @@ impl AsFd for Socket {
     }
 }
 
+/// What a read or write says whose time is over, on Unix and on Windows.
+fn is_over(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
 /// Tries again until all patience is gone.
 fn patiently(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     let mut waited = Duration::ZERO;
     loop {
         match call() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < PATIENCE => {
+            Err(error) if is_over(&error) && waited < PATIENCE => {
                 waited += PIECE;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error) if is_over(&error) => {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             result => return result,
@@ -82,6 +97,7 @@ impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         patiently(|| match self {
             Self::Tcp(tcp) => tcp.read(into),
+            #[cfg(unix)]
             Self::Unix(unix) => unix.read(into),
         })
     }
@@ -91,6 +107,7 @@ impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         patiently(|| match self {
             Self::Tcp(tcp) => tcp.write(bytes),
+            #[cfg(unix)]
             Self::Unix(unix) => unix.write(bytes),
         })
     }
@@ -256,6 +273,7 @@ impl Client {
     pub(crate) fn twin(&self) -> Self {
         let socket = match self.socket() {
             Socket::Tcp(tcp) => tcp.try_clone().map(Socket::Tcp),
+            #[cfg(unix)]
             Socket::Unix(unix) => unix.try_clone().map(Socket::Unix),
         };
         Self {
@@ -273,9 +291,12 @@ impl Client {
     ///
     /// A Unix socket has no reset of its own; what comes nearest is to close with unread bytes.
     pub(crate) fn reset(self) {
-        if let Socket::Tcp(tcp) = self.socket() {
-            let tcp = socket2::SockRef::from(tcp);
-            tcp.set_linger(Some(Duration::ZERO)).expect("linger is set");
+        match self.socket() {
+            Socket::Tcp(tcp) => socket2::SockRef::from(tcp)
+                .set_linger(Some(Duration::ZERO))
+                .expect("linger is set"),
+            #[cfg(unix)]
+            Socket::Unix(_) => {}
         }
         drop(self);
     }

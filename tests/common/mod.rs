@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use thread_group_pool::{
     BuildError, ConnId, GroupStats, Limits, Listen, LocalAddr, PoolConfig, Scheduler, Server,
-    ServerHandle, Stats, ThreadPerConnectionConfig,
+    ServerHandle, Stats, Stream, ThreadPerConnectionConfig,
 };
 
-use client::Client;
+use client::{Client, Socket};
 use stage::Stage;
 
 /// After this long, what a test waits for counts as never happening. The time is that of a machine
@@ -63,6 +63,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
+    #[cfg(unix)]
     Unix,
 }
 
@@ -75,31 +76,35 @@ pub(crate) struct Setup {
     pub(crate) transport: Transport,
 }
 
-/// Makes four tests of each promise, one for each scheduler and transport.
+/// Makes four tests of each promise, one for each scheduler and transport; on Windows two, over TCP.
 macro_rules! everywhere {
-    ($($promise:ident),* $(,)?) => {
-        $crate::common::promised! { [pool_tcp Pool Tcp] $($promise),* }
-        $crate::common::promised! { [pool_unix Pool Unix] $($promise),* }
-        $crate::common::promised! { [per_connection_tcp PerConnection Tcp] $($promise),* }
-        $crate::common::promised! { [per_connection_unix PerConnection Unix] $($promise),* }
+    ($($(#[$only:meta])* $promise:ident),* $(,)?) => {
+        $crate::common::promised! { [pool_tcp Pool Tcp] $($(#[$only])* $promise),* }
+        #[cfg(unix)]
+        $crate::common::promised! { [pool_unix Pool Unix] $($(#[$only])* $promise),* }
+        $crate::common::promised! { [per_connection_tcp PerConnection Tcp] $($(#[$only])* $promise),* }
+        #[cfg(unix)]
+        $crate::common::promised! { [per_connection_unix PerConnection Unix] $($(#[$only])* $promise),* }
     };
 }
 pub(crate) use everywhere;
 
 /// Makes two tests of each promise that only the pool makes, one for each transport.
 macro_rules! in_the_pool {
-    ($($promise:ident),* $(,)?) => {
-        $crate::common::promised! { [in_pool_tcp Pool Tcp] $($promise),* }
-        $crate::common::promised! { [in_pool_unix Pool Unix] $($promise),* }
+    ($($(#[$only:meta])* $promise:ident),* $(,)?) => {
+        $crate::common::promised! { [in_pool_tcp Pool Tcp] $($(#[$only])* $promise),* }
+        #[cfg(unix)]
+        $crate::common::promised! { [in_pool_unix Pool Unix] $($(#[$only])* $promise),* }
     };
 }
 pub(crate) use in_the_pool;
 
 macro_rules! promised {
-    ([$setup:ident $kind:ident $transport:ident] $($promise:ident),*) => {
+    ([$setup:ident $kind:ident $transport:ident] $($(#[$only:meta])* $promise:ident),*) => {
         mod $setup {
             use $crate::common::{Kind, Setup, Transport};
             $(
+                $(#[$only])*
                 #[test]
                 fn $promise() {
                     super::$promise(Setup {
@@ -199,12 +204,32 @@ impl Setup {
     pub(crate) fn listen(self) -> Listen {
         match self.transport {
             Transport::Tcp => Listen::tcp("127.0.0.1:0"),
+            #[cfg(unix)]
             Transport::Unix => Listen::unix(unused_path()),
         }
     }
 
     pub(crate) fn is_pool(self) -> bool {
         self.kind == Kind::Pool
+    }
+}
+
+/// A connection that no listener has accepted, for a server to be given: of Unix sockets, on Windows over
+/// TCP. The other end is the client's.
+pub(crate) fn pair() -> (Stream, Socket) {
+    #[cfg(unix)]
+    {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        (ours.into(), Socket::Unix(theirs))
+    }
+    #[cfg(not(unix))]
+    {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let at = listener.local_addr().expect("it has one");
+        let theirs = std::net::TcpStream::connect(at).expect("it listens");
+        let (ours, from) = listener.accept().expect("somebody has come");
+        assert_eq!(from, theirs.local_addr().expect("it has one"), "a stranger");
+        (ours.into(), Socket::Tcp(theirs))
     }
 }
 

@@ -2,11 +2,13 @@
 //! its limits; and what there is to see of a process.
 
 use std::env;
+#[cfg(unix)]
 use std::fs;
 use std::process::{Command, abort};
 use std::thread;
 
 use super::{PATIENCE, PIECE};
+#[cfg(unix)]
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Set in the process that runs one test only.
@@ -43,20 +45,24 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
 }
 
 /// The threads of this process.
+#[cfg(unix)]
 pub(crate) fn threads() -> usize {
     entries("/proc/self/task")
 }
 
 /// The open descriptors of this process, and the one that it takes to look.
+#[cfg(unix)]
 pub(crate) fn descriptors() -> usize {
     entries("/proc/self/fd")
 }
 
+#[cfg(unix)]
 fn entries(of: &str) -> usize {
     fs::read_dir(of).expect("Linux has /proc").count()
 }
 
 /// Sees to it that so many descriptors can be open; false if the system forbids it.
+#[cfg(unix)]
 pub(crate) fn allow_descriptors(n: u64) -> bool {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_none_or(|current| current >= n) {
@@ -69,7 +75,14 @@ pub(crate) fn allow_descriptors(n: u64) -> bool {
     maximum.is_none_or(|maximum| maximum >= n) && setrlimit(Resource::Nofile, wanted).is_ok()
 }
 
+/// Handles are not short there.
+#[cfg(not(unix))]
+pub(crate) fn allow_descriptors(_: u64) -> bool {
+    true
+}
+
 /// Sets a soft limit.
+#[cfg(unix)]
 pub(crate) fn limit(resource: Resource, current: Option<u64>) {
     let maximum = getrlimit(resource).maximum;
     setrlimit(resource, Rlimit { current, maximum }).expect("the soft limit is ours to set");
@@ -77,6 +90,7 @@ pub(crate) fn limit(resource: Resource, current: Option<u64>) {
 
 /// Leaves so much of the address space, so that threads with larger stacks cannot be had: a limit of
 /// processes would not hold for root.
+#[cfg(unix)]
 pub(crate) fn leave_address_space(bytes: u64) {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -88,10 +102,12 @@ pub(crate) fn leave_address_space(bytes: u64) {
 }
 
 /// Forbids all new threads, whose stacks are larger.
+#[cfg(unix)]
 pub(crate) fn forbid_threads() {
     leave_address_space(200 * 1024);
 }
 
+#[cfg(unix)]
 pub(crate) fn allow_threads() {
     limit(Resource::As, getrlimit(Resource::As).maximum);
 }

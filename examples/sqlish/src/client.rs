@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::TcpStream;
+#[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
@@ -178,9 +179,16 @@ fn connect_tcp(address: &str) -> io::Result<Halves> {
     Ok((Box::new(stream.try_clone()?), Box::new(stream)))
 }
 
+#[cfg(unix)]
 fn connect_unix(path: &std::path::Path) -> io::Result<Halves> {
     let stream = UnixStream::connect(path)?;
     Ok((Box::new(stream.try_clone()?), Box::new(stream)))
+}
+
+#[cfg(not(unix))]
+fn connect_unix(_: &std::path::Path) -> io::Result<Halves> {
+    let message = "there are no Unix sockets here";
+    Err(io::Error::new(io::ErrorKind::Unsupported, message))
 }
 
 /// Why a conversation ended before its last reply.

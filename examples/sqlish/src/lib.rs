@@ -12,6 +12,7 @@ mod handler;
 mod login;
 mod metrics;
 mod mysql;
+mod os;
 mod parse;
 mod ping;
 mod protocol;

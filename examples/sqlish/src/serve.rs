@@ -3,14 +3,9 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use thread_group_pool::event::Level;
 use thread_group_pool::{Listen, Server};
 
@@ -19,8 +14,9 @@ use crate::engine::Engine;
 use crate::handler::SqlishHandler;
 use crate::metrics;
 use crate::mysql::MysqlHandler;
+use crate::os;
 
-/// Serves until SIGTERM or SIGINT. 0 if everybody could finish, 1 if the drain cut somebody off.
+/// Serves until SIGTERM or SIGINT, on Windows Ctrl-C or Ctrl-Break. 0 if everybody could finish, 1 if the drain cut somebody off.
 ///
 /// # Errors
 /// If the server cannot start.
@@ -39,9 +35,9 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
         None => None,
     };
     let users = options.mysql_users()?;
-    raise_file_limit();
+    os::raise_file_limit();
     // Before the first line of output: whoever has read that may send a signal.
-    let stop = stop_signal()?;
+    let stop = os::stop_signal()?;
 
     let engine = Engine::new(options.engine())
         .map_err(|error| format!("cannot start the thread that flushes commits: {error}"))?;
@@ -91,36 +87,4 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
     } else {
         ExitCode::from(1)
     })
-}
-
-/// Hears of the first SIGTERM or SIGINT. A second one ends the process at once.
-fn stop_signal() -> io::Result<mpsc::Receiver<()>> {
-    let (first, stop) = mpsc::channel();
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            let mut signals = signals.forever();
-            if signals.next().is_some() {
-                // The receiver is gone only if the server is ending anyway.
-                let _ = first.send(());
-            }
-            if let Some(signal) = signals.next() {
-                process::exit(128 + signal);
-            }
-        })?;
-    Ok(stop)
-}
-
-/// Allows as many open files as the hard limit lets us: a connection is one, and the soft limit of
-/// 1,024 that many systems start with is for programs that use `select`.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        eprintln!("sqlish serve: the limit of open files stays as it is: {error}");
-    }
 }

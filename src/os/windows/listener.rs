@@ -86,7 +86,8 @@ impl Acceptor {
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         let (tcp, _) = self.listener.accept()?;
         tcp.set_nonblocking(true)?;
-        tune(SockRef::from(&tcp), &self.options)?;
+        // Fails for a client that has gone again, which a read finds out.
+        let _ = tune(SockRef::from(&tcp), &self.options);
         Ok(tcp.into())
     }
 
@@ -106,11 +107,11 @@ fn tune(socket: SockRef<'_>, options: &ListenOptions) -> io::Result<()> {
             interval,
             probes,
         }) => {
-            let keepalive = TcpKeepalive::new()
-                .with_time(idle)
-                .with_interval(interval)
-                .with_retries(probes);
-            socket.set_tcp_keepalive(&keepalive)
+            let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
+            // Windows before version 1703 of its tenth, and Wine, know of no number.
+            socket
+                .set_tcp_keepalive(&keepalive.clone().with_retries(probes))
+                .or_else(|_| socket.set_tcp_keepalive(&keepalive))
         }
     }
 }

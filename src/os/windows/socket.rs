@@ -82,7 +82,8 @@ impl Tcp {
     fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut got = (&self.stream).read(buffer);
         // After the end there is nothing to wait for but a break, which is reported anyway.
-        if would_block(&got) || matches!(got, Ok(1..) if got.as_ref().is_ok_and(|n| *n < buffer.len()))
+        if would_block(&got)
+            || matches!(got, Ok(1..) if got.as_ref().is_ok_and(|n| *n < buffer.len()))
         {
             self.emptied()?;
         }
@@ -206,9 +207,7 @@ impl Socket {
     }
 
     pub(crate) fn peer(&self) -> Peer {
-        self.stream()
-            .peer_addr()
-            .map_or(Peer::Unknown, Peer::Tcp)
+        self.stream().peer_addr().map_or(Peer::Unknown, Peer::Tcp)
     }
 
     /// Which process has connected: of TCP nobody knows.
