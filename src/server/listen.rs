@@ -49,7 +49,8 @@ impl Listen {
     }
 
     /// A Unix socket at `path`. A socket that a dead server left there is replaced; one in use, or
-    /// a file that is no socket, is refused. The path is removed at the end if it is still ours.
+    /// a file that is no socket, is refused. The path is removed at the end if it is still ours. On Windows
+    /// there are none: building the server is an error of the kind `Unsupported`.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
         Self::at(Place::Unix(path.into()))
     }
@@ -71,7 +72,7 @@ impl Listen {
     }
 
     /// TCP: whether the address may be bound although connections of a former server linger there.
-    /// Default on.
+    /// Default on. On Windows it may always, and this has no effect.
     pub fn reuse_address(mut self, yes: bool) -> Self {
         self.options.reuse_address = yes;
         self
@@ -80,6 +81,7 @@ impl Listen {
     /// TCP: whether others of the same user may listen on the same port, each for a share of the
     /// connections. Default off. What waits in the backlog of one that closes is lost; hand the listener
     /// over instead ([`Server::stop_accepting`](crate::Server::stop_accepting)).
+    /// On Windows on is an error of the kind `Unsupported` when the server is built.
     pub fn reuse_port(mut self, yes: bool) -> Self {
         self.options.reuse_port = yes;
         self
