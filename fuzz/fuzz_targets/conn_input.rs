@@ -29,7 +29,7 @@ impl Handler for Lines {
     type Session = Vec<u8>;
 
     fn open(&self, conn: &mut Conn) -> io::Result<Vec<u8>> {
-        conn.logged_in();
+        conn.logged_in()?;
         conn.write_all(b"READY\n")?;
         Ok(Vec::new())
     }

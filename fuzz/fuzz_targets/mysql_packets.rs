@@ -57,7 +57,7 @@ fn converse(bytes: &[u8], piece: usize) -> Vec<u8> {
                     buffered.drain(..consumed);
                     match flow {
                         Flow::Continue => {}
-                        Flow::Quit => break 'pieces,
+                        Flow::Quit | Flow::Subscribe => break 'pieces,
                         Flow::Park => panic!("nobody parks here"),
                     }
                 }
