@@ -440,6 +440,9 @@ fn a_shorter_stall_limit_opens_a_group_that_is_stopped(setup: Setup) {
     blocker.send("BLOCK gate");
     until("it blocks", || server.stage.running("BLOCK").now == 1);
     other.send("ECHO ping");
+    // It has to be woken out of a sleep of a minute, in which it is by now.
+    let begun = std::time::Instant::now();
+    until("the monitor has looked", || begun.elapsed() > SOON);
     change_pool(&server, |config| {
         config
             .handover(Duration::from_millis(1))

@@ -12,7 +12,7 @@ mod pool;
 mod reconfigure;
 pub(crate) mod registry;
 mod see;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, unix, not(any(loom, shuttle))))]
 mod serve_tests;
 pub(crate) mod tally;
 #[cfg(feature = "test-util")]

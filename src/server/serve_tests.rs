@@ -389,9 +389,9 @@ fn who_comes_back_from_the_last_turn_of_its_pool_is_closed() {
     assert_eq!(pool.stop(far), []);
     // The one that is idle is closed first, and then the other one goes on.
     assert_eq!(pool.join(far), []);
+    assert_eq!(*notes.closes.lock(), [CloseReason::Killed; 2]);
     for (mut client, ..) in [idle, busy] {
         let mut end = Vec::new();
         assert_eq!(client.read_to_end(&mut end).expect("its end"), 0);
     }
-    assert_eq!(*notes.closes.lock(), [CloseReason::Killed; 2]);
 }
