@@ -102,15 +102,6 @@ under_both_schedulers! {
         kit.finish();
     }
 
-    fn a_drain_does_not_wait_for_subscribers(kind) {
-        let kit = serve(kind.kit(), small());
-        let mut follower = subscriber(&kit);
-        // It would wait for as long as this, which the kit takes for a hang.
-        let ended = std::thread::spawn(move || code(&follower.rest()));
-        kit.finish();
-        assert_eq!(ended.join().expect("no panic"), 1053);
-    }
-
     fn a_subscriber_gives_up_its_locks(kind) {
         let kit = serve(kind.kit(), small());
         let mut follower = greeted(&kit);
