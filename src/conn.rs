@@ -665,7 +665,7 @@ impl InBuf {
         }
     }
 
-    /// Room for a read, `IO_CHUNK` at least unless `max` forbids it; empty when `max` is reached.
+    /// Room for a read, half of `IO_CHUNK` at least unless `max` forbids it; empty when `max` is reached.
     fn room(&mut self, max: usize) -> &mut [u8] {
         if !self.has_room(max) {
             self.make_room(max);
@@ -778,6 +778,11 @@ impl Ahead {
     }
 
     fn read_on(&mut self, max: usize, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Taken {
+        // It may never be empty: what has been taken is given up as soon as it is as much as is left.
+        if self.start * 2 >= self.bytes.len() {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
         loop {
             let len = self.bytes.len();
             let room = max.saturating_sub(len - self.start).min(IO_CHUNK);
@@ -958,7 +963,6 @@ struct Reading {
 /// How a connection is scheduled; sticky.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
-    pub(crate) logged_in: bool,
     pub(crate) in_transaction: bool,
     /// Unknown until the handler says.
     pub(crate) holding: Option<bool>,
@@ -1193,7 +1197,7 @@ impl Conn {
 
     /// Both directions at once: parse a command in place while writing the reply.
     pub fn split(&mut self) -> (Input<'_>, Output<'_>) {
-        let max = self.max_input();
+        let max = self.link.max_input();
         let link = &self.link;
         let buffers = &mut **self.buffers.get_or_insert_default();
         let output = &buffers.output;
@@ -1303,9 +1307,8 @@ impl Conn {
     }
 
     fn log_in(&mut self, limit: usize) -> Result<(), Refusal> {
-        if !self.standing.logged_in {
+        if !self.is_logged_in() {
             self.link.registry.log_in(self.link.shared.id, limit)?;
-            self.standing.logged_in = true;
             self.link.logged_in.set(true);
         }
         Ok(())
@@ -1400,9 +1403,8 @@ impl Conn {
         self.link.limits.max_connections
     }
 
-    /// How much input may be buffered.
-    fn max_input(&self) -> usize {
-        self.link.max_input(self.standing.logged_in)
+    pub(crate) fn is_logged_in(&self) -> bool {
+        self.link.logged_in.get()
     }
 
     fn buffers(&mut self) -> &mut Buffers {
@@ -1474,40 +1476,24 @@ impl Conn {
     /// Reads once without blocking. `Filled::Nothing` means that the socket is empty for sure.
     #[inline(always)]
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
-        let max = self.max_input();
+        let max = self.link.max_input();
         let input = &mut self.buffers.get_or_insert_default().input;
-        if let Some(ahead) = self.link.ahead.get_mut() {
-            let had = !ahead.is_empty();
-            let moved = ahead.move_to(input, max);
-            if ahead.is_empty() {
-                *self.link.ahead.get_mut() = None;
-            }
-            if had {
-                return Ok(moved);
-            }
+        if self.link.ahead.get_mut().is_some()
+            && let Some(taken) = self.link.take_ahead(input, max)
+        {
+            return Ok(taken);
         }
-        let (link, reading) = (&mut self.link, &mut self.reading);
-        if reading.at_end {
+        if self.reading.at_end {
             return Ok(Filled::End);
         }
-        if !input.has_room(max) {
-            let before = input.bytes.len();
-            input.make_room(max);
-            if input.len() >= max {
-                return Ok(Filled::Full);
-            }
-            if input.bytes.len() > before.max(KEEP) {
-                self.hold_input();
-                if self.link.shared.is_cancelled() {
-                    return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
-                }
-                return self.fill();
-            }
+        if !input.has_room(max) && !self.make_room(max)? {
+            return Ok(Filled::Full);
         }
-        if link.upgraded.get_mut().is_some() {
+        if self.link.upgraded.get_mut().is_some() {
             return self.fill_through();
         }
-        let room = input.top(max);
+        let (link, reading) = (&mut self.link, &mut self.reading);
+        let room = self.buffers.get_or_insert_default().input.top(max);
         let size = room.len();
         loop {
             match link.shared.socket.read_now(room, reading.ask) {
@@ -1518,7 +1504,7 @@ impl Conn {
                     return Ok(Filled::End);
                 }
                 Ok(got) => {
-                    input.end += got.bytes;
+                    self.buffers.get_or_insert_default().input.end += got.bytes;
                     // Shorter than asked for: that was all, but for the known traps.
                     self.undrained = got.bytes == size || got.cut == Cut::Yes || self.reread;
                     reading.unsure = got.cut == Cut::Unknown;
@@ -1536,9 +1522,25 @@ impl Conn {
         }
     }
 
+    /// Makes room for more input, within the budget of all connections. False: there is no more to be had.
+    #[cold]
+    fn make_room(&mut self, max: usize) -> io::Result<bool> {
+        let input = &mut self.buffers.get_or_insert_default().input;
+        let before = input.bytes.len();
+        input.make_room(max);
+        let (full, grown) = (input.len() >= max, input.bytes.len() > before.max(KEEP));
+        if grown {
+            self.hold_input();
+            if self.link.shared.is_cancelled() {
+                return Err(self.link.fail(io::ErrorKind::ConnectionAborted.into()));
+            }
+        }
+        Ok(!full)
+    }
+
     /// As [`fill`](Self::fill), through the transport; there is room.
     fn fill_through(&mut self) -> io::Result<Filled> {
-        let max = self.max_input();
+        let max = self.link.max_input();
         let input = &mut self.buffers.get_or_insert_default().input;
         match self.link.receive(input.room(max)) {
             Ok(0) => {
@@ -1571,12 +1573,7 @@ impl Conn {
     pub(crate) fn may_fill(&mut self) -> bool {
         self.undrained
             || self.reading.at_end
-            || self
-                .link
-                .ahead
-                .get_mut()
-                .as_ref()
-                .is_some_and(|a| !a.is_empty())
+            || self.link.ahead.get_mut().is_some()
             || self.may_hold_input()
     }
 
@@ -1620,7 +1617,7 @@ impl Conn {
             self.undrained = true;
             return Ok(Filled::Nothing);
         }
-        let max = self.max_input();
+        let max = self.link.max_input();
         let input = &mut self.buffers.get_or_insert_default().input;
         let room = input.room(max);
         if room.is_empty() {
@@ -1719,9 +1716,10 @@ impl Conn {
 }
 
 impl Link {
-    fn max_input(&self, logged_in: bool) -> usize {
+    /// How much input may be buffered.
+    fn max_input(&self) -> usize {
         let limits = &self.limits;
-        if logged_in {
+        if self.logged_in.get() {
             limits.max_input
         } else {
             limits.max_login_input.min(limits.max_input)
@@ -1868,7 +1866,7 @@ impl Link {
     }
 
     fn read_ahead(&self) -> Taken {
-        let max = self.max_input(self.logged_in.get());
+        let max = self.max_input();
         let through = self.upgraded.borrow().is_some();
         let mut place = self.ahead.borrow_mut();
         let ahead = place.get_or_insert_default();
@@ -1885,6 +1883,20 @@ impl Link {
             *place = None;
         } else if ahead.memory() != before {
             self.hold(self.told.get() + ahead.memory() - before);
+        }
+        taken
+    }
+
+    /// Moves some of what was read ahead to where it is read from; `None`: there is none.
+    fn take_ahead(&self, input: &mut InBuf, max: usize) -> Option<Filled> {
+        let mut place = self.ahead.borrow_mut();
+        let taken = match &mut *place {
+            Some(ahead) if !ahead.is_empty() => Some(ahead.move_to(input, max)),
+            _ => None,
+        };
+        // That there will be no more is found out again.
+        if place.as_ref().is_some_and(|ahead| ahead.is_empty()) {
+            *place = None;
         }
         taken
     }
@@ -2048,29 +2060,18 @@ impl Input<'_> {
         self.reading.at_end
     }
 
-    /// Takes what was read ahead, if there is any.
-    fn take_ahead(&mut self) -> bool {
-        let mut place = self.link.ahead.borrow_mut();
-        let Some(ahead) = place.as_mut().filter(|ahead| !ahead.is_empty()) else {
-            *place = None;
-            return false;
-        };
-        ahead.move_to(self.input, self.max);
-        true
-    }
-
     /// Waits until the buffer is not empty or the input has ended. What is queued for the peer
     /// leaves first: it may be what the peer is waiting for.
     fn wait_for_input(&mut self) -> io::Result<()> {
         if self.input.len() > 0 || self.reading.at_end {
             return Ok(());
         }
-        if self.take_ahead() {
+        if self.link.take_ahead(self.input, self.max).is_some() {
             return Ok(());
         }
         self.link.send_all(&mut self.output.borrow_mut())?;
         // Which takes what comes meanwhile.
-        if self.take_ahead() {
+        if self.link.take_ahead(self.input, self.max).is_some() {
             return Ok(());
         }
         let room = self.input.room(self.max);
@@ -2205,5 +2206,35 @@ impl Write for Conn {
 
     fn flush(&mut self) -> io::Result<()> {
         self.flush_blocking()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A client that always sends more, behind replies that it always takes too slowly.
+    #[test]
+    fn what_is_read_ahead_takes_bounded_memory_though_there_is_always_some() {
+        let max = 4 * IO_CHUNK;
+        let (mut ahead, mut input) = (Ahead::default(), InBuf::default());
+        let (sent, mut got) = (Cell::new(0u8), 0u8);
+        for _ in 0..1000 {
+            let more = |into: &mut [u8]| {
+                for byte in &mut *into {
+                    *byte = sent.get();
+                    sent.set(sent.get().wrapping_add(1));
+                }
+                Ok(into.len())
+            };
+            assert_eq!(ahead.read(max, more), Taken::Full);
+            assert_eq!(ahead.move_to(&mut input, IO_CHUNK), Filled::Bytes);
+            for byte in input.unread() {
+                assert_eq!(*byte, got, "in order");
+                got = got.wrapping_add(1);
+            }
+            input.consume(input.len());
+            assert!(!ahead.is_empty() && ahead.memory() <= 4 * max);
+        }
     }
 }

@@ -238,7 +238,7 @@ impl<H: Handler> Served<H> {
 
     fn lane(&self) -> Lane {
         let standing = self.conn.standing();
-        if !standing.logged_in {
+        if !self.conn.is_logged_in() {
             return Lane::Control;
         }
         match self.priority.unwrap_or(standing.priority) {
