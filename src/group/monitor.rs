@@ -381,36 +381,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::port::Event;
-    use crate::sched::{Bounds, Key, Turn, Wake};
-
-    struct Still;
-
-    impl Doors for Still {
-        type Interest = ();
-
-        fn interest(&self) -> &() {
-            &()
-        }
-
-        fn poll(&self, _: bool, _: &mut Vec<Event>) {}
-
-        fn wake(&self) {}
-
-        fn now(&self) -> u64 {
-            7
-        }
-    }
-
-    struct Conn;
-
-    impl Task<()> for Conn {
-        type Desk = ();
-
-        fn turn(&mut self, _: Key, _: Wake, _: Nanos, (): &(), (): &mut ()) -> Turn {
-            unreachable!("no worker has a thread")
-        }
-    }
+    use crate::group::see::tests::{Conn, Still};
+    use crate::sched::Bounds;
 
     /// Workers get no thread, and are counted.
     #[derive(Default)]
@@ -468,13 +440,13 @@ mod tests {
     fn each_group_gets_the_threads_that_are_kept_back_for_it() {
         let groups = groups(&[(0, 0), (0, 0)]);
         for group in &groups {
-            assert!(group.attach(Conn).is_ok());
+            assert!(group.attach(Conn(0)).is_ok());
         }
         let ((), created) = monitor(&groups, 4, |monitor| _ = monitor.tick());
         assert_eq!(created, [0, 1]);
         // And none that is kept back for another one.
         let groups = self::groups(&[(0, 0), (0, 0)]);
-        assert!(groups[0].attach(Conn).is_ok());
+        assert!(groups[0].attach(Conn(0)).is_ok());
         let ((), created) = monitor(&groups, 3, |monitor| _ = monitor.tick());
         assert_eq!(created, []);
     }

@@ -147,7 +147,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
@@ -155,7 +155,8 @@ mod tests {
     use crate::port::Event;
     use crate::sched::{Bounds, Phase, Turn, Wake};
 
-    struct Still;
+    /// Doors behind which nothing happens.
+    pub(in crate::group) struct Still;
 
     impl Doors for Still {
         type Interest = ();
@@ -173,7 +174,7 @@ mod tests {
         }
     }
 
-    struct Conn(u64);
+    pub(in crate::group) struct Conn(pub(in crate::group) u64);
 
     impl Task<()> for Conn {
         type Desk = ();

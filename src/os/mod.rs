@@ -11,6 +11,7 @@ pub(crate) mod thread_state;
 mod unix;
 #[cfg(windows)]
 mod windows;
+pub(crate) mod words;
 
 #[cfg(unix)]
 use unix::registrar;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::os::clock::Clock;
-use crate::os::socket::{Cut, For, Received, Socket};
+use crate::os::socket::Socket;
+use crate::os::words::{Cut, For, Received};
 use crate::sync::Mutex;
 
 /// What the sockets of one kit have in common.

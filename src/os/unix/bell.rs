@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
 
 use super::socket::Socket;
+use crate::os::words::{Awaited, Seen};
 
 /// A bell that stays rung until it is heard: an eventfd, or elsewhere a pipe.
 #[derive(Debug)]
@@ -16,22 +17,6 @@ pub(crate) struct Bell {
     /// A pipe's writing end.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     ringing_end: OwnedFd,
-}
-
-/// What a thread waits for beside the bell. That the peer has gone is always seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Awaited {
-    pub(crate) input: bool,
-    pub(crate) output: bool,
-}
-
-/// What there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) input: bool,
-    pub(crate) output: bool,
-    /// Both directions are closed, or broken.
-    pub(crate) hung_up: bool,
 }
 
 impl Bell {

@@ -11,6 +11,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, 
 
 #[cfg(feature = "test-util")]
 use crate::os::test_door::OfTest;
+use crate::os::words::{Cut, For, Received};
 use crate::stream::{Credentials, Peer, Stream};
 
 #[derive(Debug)]
@@ -19,33 +20,6 @@ pub(crate) enum Socket {
     Unix(UnixStream),
     #[cfg(feature = "test-util")]
     OfTest(Box<OfTest>),
-}
-
-/// What a read brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
-    pub(crate) bytes: usize,
-    /// The read may have stopped short of what is there, at a message that carried descriptors
-    /// (they are closed, unseen).
-    pub(crate) cut: Cut,
-}
-
-/// Whether a read stopped at a message that carried descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    No,
-    Yes,
-    /// A plain read of a Unix socket does not tell.
-    Unknown,
-}
-
-/// What a socket is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum For {
-    Input,
-    Output,
-    /// Whichever comes first.
-    Either,
 }
 
 impl Socket {

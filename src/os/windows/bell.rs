@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
 use super::socket::Socket;
+use crate::os::words::{Awaited, Seen};
 use crate::sync::Mutex;
 
 /// The waker's token: no socket's, for those count up from 0.
@@ -32,22 +33,6 @@ pub(super) struct Ear {
     pub(super) events: Events,
     /// The socket's second handle, since it was waited for first.
     source: Option<mio::net::TcpStream>,
-}
-
-/// What a thread waits for beside the bell. That the peer has gone is always seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Awaited {
-    pub(crate) input: bool,
-    pub(crate) output: bool,
-}
-
-/// What there is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) input: bool,
-    pub(crate) output: bool,
-    /// The connection is broken.
-    pub(crate) hung_up: bool,
 }
 
 impl Bell {

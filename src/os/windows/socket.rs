@@ -5,10 +5,11 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bell::{Awaited, Bell, Seen};
+use super::bell::Bell;
 use super::registrar::Registration;
 #[cfg(feature = "test-util")]
 use crate::os::test_door::OfTest;
+use crate::os::words::{Awaited, Cut, For, Received, Seen};
 use crate::stream::{Credentials, Peer, Stream};
 use crate::sync::Mutex;
 
@@ -38,33 +39,6 @@ struct Waits {
 
 const INPUT: usize = 0;
 const OUTPUT: usize = 1;
-
-/// What a read brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
-    pub(crate) bytes: usize,
-    /// The read may have stopped short of what is there.
-    pub(crate) cut: Cut,
-}
-
-/// Whether a read stopped short of what is there. Of TCP that is known; the test kit says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    No,
-    #[allow(dead_code)] // the test kit's, and Unix's
-    Yes,
-    #[allow(dead_code)] // Unix's
-    Unknown,
-}
-
-/// What a socket is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum For {
-    Input,
-    Output,
-    /// Whichever comes first.
-    Either,
-}
 
 fn would_block<T>(result: &io::Result<T>) -> bool {
     matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
