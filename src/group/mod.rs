@@ -305,7 +305,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
     fn perform(&self, guard: MutexGuard<'_, Guarded<T>>, actions: Actions) {
         let bed = match actions.call {
             Call::Worker(worker) => Some(guard.beds[worker.index()].clone()),
-            Call::Nobody | Call::Poller | Call::Spawn => None,
+            Call::Nobody | Call::Poller | Call::Spawn | Call::Spare => None,
         };
         drop(guard);
         if let Some(bed) = bed {

@@ -192,7 +192,7 @@ where
                 self.threads.report(index, *report);
             }
             self.look_at(index, &tick.suspects);
-            if !tick.spawn {
+            if !(tick.spawn || tick.spare) {
                 continue;
             }
             again = true;
@@ -201,6 +201,8 @@ where
                 reserved -= kept;
                 total += 1;
                 self.spawn(index, tick.due_to_stall, false);
+            } else if tick.spare {
+                // Nobody is missing.
             } else if self.groups[index].capped() && !mutant::is("a_holder_keeps_to_the_cap") {
                 total += 1;
                 self.spawn(index, tick.due_to_stall, true);
@@ -273,6 +275,8 @@ pub(crate) struct Seen {
 /// What a look at one group found.
 struct Tick {
     spawn: bool,
+    /// A thread is wished for, if there is room.
+    spare: bool,
     /// Somebody is called.
     called: bool,
     due_to_stall: bool,
@@ -295,6 +299,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         let suspects = guard.sched.suspects(now);
         let tick = Tick {
             spawn: actions.call == Call::Spawn,
+            spare: actions.call == Call::Spare,
             called: actions.call != Call::Nobody,
             due_to_stall: guard.sched.due_to_stall(),
             again: actions.tick,
@@ -305,7 +310,7 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
         };
         // The monitor is who would be rung.
         let call = match actions.call {
-            Call::Spawn => Call::Nobody,
+            Call::Spawn | Call::Spare => Call::Nobody,
             call => call,
         };
         self.perform(guard, crate::sched::Actions { call, tick: false });
@@ -384,9 +389,9 @@ mod tests {
     use crate::group::see::tests::{Conn, Still};
     use crate::sched::Bounds;
 
-    /// Workers get no thread, and are counted.
+    /// Workers get no thread, and are counted; and what is said of a cap.
     #[derive(Default)]
-    struct Asked(Mutex<Vec<usize>>);
+    struct Asked(Mutex<Vec<usize>>, Mutex<usize>);
 
     impl Threads for Asked {
         type Id = WorkerId;
@@ -394,6 +399,10 @@ mod tests {
         fn spawn(&self, group: usize, _: WorkerId) -> std::io::Result<()> {
             self.0.lock().push(group);
             Ok(())
+        }
+
+        fn report(&self, _: usize, what: Report) {
+            *self.1.lock() += usize::from(what == Report::Capped);
         }
 
         fn is_blocked(&self, _: usize, _: WorkerId) -> bool {
@@ -449,6 +458,28 @@ mod tests {
         assert!(groups[0].attach(Conn(0)).is_ok());
         let ((), created) = monitor(&groups, 3, |monitor| _ = monitor.tick());
         assert_eq!(created, []);
+    }
+
+    #[test]
+    fn a_thread_that_is_only_wished_for_is_had_within_the_cap_and_not_missed_at_it() {
+        for (cap, created) in [(3, &[0][..]), (2, &[])] {
+            let groups = groups(&[(0, 0)]);
+            for long in [true, false] {
+                let worker = groups[0].spawning(false, false);
+                assert!(groups[0].attach(Conn(0)).is_ok());
+                let (step, _) = groups[0].guarded.lock().sched.take(worker, Nanos(7));
+                assert!(matches!(step, crate::sched::Step::Run(_)));
+                if long {
+                    groups[0].declare_long(worker);
+                }
+            }
+            assert!(groups[0].attach(Conn(0)).is_ok());
+            let (capped, asked) = monitor(&groups, cap, |monitor| {
+                monitor.tick();
+                *monitor.threads.1.lock()
+            });
+            assert_eq!((capped, &asked[..]), (0, created));
+        }
     }
 
     #[test]

@@ -127,13 +127,11 @@ fn spare_time<T>(s: &State<T>) -> Nanos {
 /// While long commands run and others wait for the gate, a thread is had ready for when it opens. One that is
 /// created only then waits for its first turn on the CPU, behind all that burn it, and everybody with it: where
 /// sixteen sessions begin with a long command each, that made half of the time until a short one got through.
-pub(super) fn call_ahead<T>(s: &mut State<T>) -> Call {
-    let waits = s.crew.long() > 0 && s.lanes.offer(open_lanes(s));
-    if waits && !s.stopping && s.crew.coming() == 0 && s.crew.parked() == 0 {
-        s.call_spawn()
-    } else {
-        Call::Nobody
-    }
+pub(super) fn wants_spare<T>(s: &State<T>) -> bool {
+    s.crew.long() > 0
+        && s.lanes.offer(open_lanes(s))
+        && s.crew.coming() + s.crew.parked() == 0
+        && !s.stopping
 }
 
 /// There are more threads beyond the cap than anybody has needed of late.

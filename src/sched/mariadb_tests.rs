@@ -76,6 +76,7 @@ impl Pool {
             }
             Call::Poller => self.readable(&[]),
             Call::Spawn => self.look(),
+            Call::Spare => unreachable!("the other policy's"),
         }
     }
 

@@ -206,6 +206,8 @@ pub(crate) enum Call {
     Poller,
     /// Nobody is free: the monitor should create a thread.
     Spawn,
+    /// Nobody is missing yet, but somebody will be: the monitor may create a thread, if there is room.
+    Spare,
 }
 
 /// What the outside must do after a move, once the lock is released.
@@ -663,7 +665,7 @@ impl<T> State<T> {
     /// The monitor's look, about every `handover` while [`Actions::tick`] was asked for. Commands
     /// past the stall bound become long; whoever is missing is called; deadlines are swept.
     ///
-    /// [`Call::Spawn`] is put off here if it is too soon for another thread.
+    /// [`Call::Spawn`] and [`Call::Spare`] are put off here if it is too soon for another thread.
     pub(crate) fn tick(&mut self, now: Nanos) -> Actions {
         self.crew.tick_seen();
         self.due_moved = false;
@@ -672,8 +674,8 @@ impl<T> State<T> {
         let wakes = self.stats.wakes;
         let mut actions = self.on_tick(now);
         self.stats.wakes_due_to_stall += self.stats.wakes - wakes;
-        if actions.call == Call::Spawn && !self.may_create(now) {
-            self.stats.throttles += 1;
+        if matches!(actions.call, Call::Spawn | Call::Spare) && !self.may_create(now) {
+            self.stats.throttles += u64::from(actions.call == Call::Spawn);
             actions.call = Call::Nobody;
         }
         actions
@@ -868,8 +870,8 @@ impl<T> State<T> {
             Policy::Conserving => {
                 conserving::tick(self, now);
                 let mut actions = self.actions(Cause::Report, now);
-                if actions.call == Call::Nobody {
-                    actions.call = conserving::call_ahead(self);
+                if actions.call == Call::Nobody && conserving::wants_spare(self) {
+                    actions.call = Call::Spare;
                 }
                 actions
             }

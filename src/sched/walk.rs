@@ -636,6 +636,7 @@ impl World {
                 self.rung = true;
             }
             Call::Spawn => self.ring(),
+            Call::Spare => unreachable!("only the monitor is told"),
         }
         if actions.tick {
             self.ring();
@@ -784,14 +785,14 @@ impl World {
         let mut again = actions.tick;
         let due_to_stall = self.sched.due_to_stall();
         self.monitor = Monitor::Awake;
-        if actions.call == Call::Spawn {
+        if matches!(actions.call, Call::Spawn | Call::Spare) {
             again = true;
             if self.sched.threads() < self.cap {
                 self.monitor = Monitor::Spawning {
                     due_to_stall,
                     excess: false,
                 };
-            } else if self.sched.capped(now) {
+            } else if actions.call == Call::Spawn && self.sched.capped(now) {
                 assert!(
                     self.sched.excess() < self.sched.table.holding(),
                     "7: no holder"
@@ -2318,6 +2319,40 @@ fn a_thread_is_put_off_only_while_many_commands_are_on_the_cpu() {
     // One in a wait takes no CPU, and may be waiting for just the thread that is put off.
     let _ = sched.wait_begin(workers[3], None, later(13));
     assert_eq!(sched.tick(later(13)).call, Call::Spawn);
+}
+
+#[test]
+fn while_a_long_command_runs_a_thread_is_had_ready_for_who_waits_at_the_gate() {
+    let mut sched = State::new(bounds(0));
+    let mut start = |long| {
+        let worker = sched.spawning(MS, false, false);
+        let _ = sched.attach(0, MS).expect("not stopped");
+        let (step, _) = sched.take(worker, MS);
+        assert!(matches!(step, Step::Run(_)));
+        if long {
+            let _ = sched.declare_long(worker, MS);
+        }
+    };
+    start(true);
+    start(false);
+    // The gate is shut, and nobody waits at it.
+    assert_eq!(sched.tick(MS).call, Call::Nobody);
+    let _ = sched.attach(0, MS).expect("not stopped");
+    assert_eq!(sched.tick(MS).call, Call::Spare);
+    assert_eq!(sched.stats.throttles, 0, "it is a wish");
+    // One is enough, be it on its way or there.
+    let ready = sched.spawning(MS, false, false);
+    assert_eq!(sched.tick(MS).call, Call::Nobody);
+    let (step, _) = sched.take(ready, MS);
+    assert!(matches!(step, Step::Park(_)));
+    assert_eq!(sched.tick(MS).call, Call::Nobody);
+    // Short commands among themselves have no need of it.
+    let mut sched = State::new(bounds(0));
+    let worker = sched.spawning(MS, false, false);
+    let _ = sched.attach(0, MS).expect("not stopped");
+    let _ = sched.take(worker, MS);
+    let _ = sched.attach(0, MS).expect("not stopped");
+    assert_eq!(sched.tick(MS).call, Call::Nobody);
 }
 
 #[test]

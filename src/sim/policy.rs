@@ -37,6 +37,8 @@ pub(super) enum Asks {
     Worker(usize),
     Poller,
     Thread,
+    /// If there is room.
+    Spare,
 }
 
 /// What the monitor found.
@@ -86,6 +88,7 @@ impl Policy {
                 Asks::Poller
             }
             Call::Spawn => Asks::Thread,
+            Call::Spare => Asks::Spare,
         };
         self.book.nobody_missing(now);
         self.compare(now);

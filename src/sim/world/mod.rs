@@ -476,7 +476,8 @@ impl<'a> World<'a> {
     /// Carries out what a move asked for.
     fn perform(&mut self, who: Who, (asks, tick): (Asks, bool)) {
         match asks {
-            Asks::Nothing => {}
+            // The monitor has seen to the latter.
+            Asks::Nothing | Asks::Spare => {}
             Asks::Worker(worker) => {
                 self.note(who, What::CallWorker { worker });
                 self.wake(thread_of(worker), WAKE);

@@ -14,7 +14,9 @@ impl World<'_> {
                 let tick = self.policy.tick(read);
                 self.note(Who::Monitor, What::Tick { again: tick.again });
                 match tick.asks {
-                    Asks::Thread if self.policy.book.threads() < self.scenario.pool.max_threads => {
+                    Asks::Thread | Asks::Spare
+                        if self.policy.book.threads() < self.scenario.pool.max_threads =>
+                    {
                         let worker = self.policy.spawning(tick.due_to_stall, self.now);
                         self.note(Who::Monitor, What::Spawning { worker });
                         self.goes_on(MONITOR, Doing::Creating { worker }, CREATE)
