@@ -313,7 +313,8 @@ impl<D: Doors, T: Task<D::Interest>> Group<D, T> {
             Call::Spawn | Call::Spare => Call::Nobody,
             call => call,
         };
-        self.perform(guard, crate::sched::Actions { call, tick: false });
+        let others = guard.sched.call_for_slots(now);
+        self.perform_for_many(guard, &others, crate::sched::Actions { call, tick: false });
         tick
     }
 

@@ -58,8 +58,10 @@ pub(super) fn gate_open<T>(s: &State<T>, now: Nanos) -> bool {
     s.crew.active() < 1 + s.bounds.oversubscribe && !s.crew.any_fresh(now, s.bounds.handover)
 }
 
+/// Those that are likely to be long count before they are found to be: when several end at once, as
+/// many may follow, and not one for each slot that is open until the first of them is found out.
 fn long_allowed<T>(s: &State<T>) -> bool {
-    s.crew.long() < s.bounds.oversubscribe
+    s.crew.long() + s.crew.likely_long() < s.bounds.oversubscribe
 }
 
 /// From which lanes a command may start, if one may.
@@ -124,14 +126,31 @@ fn spare_time<T>(s: &State<T>) -> Nanos {
     SPARE.min(s.bounds.park_time)
 }
 
-/// While long commands run and others wait for the gate, a thread is had ready for when it opens. One that is
-/// created only then waits for its first turn on the CPU, behind all that burn it, and everybody with it: where
-/// sixteen sessions begin with a long command each, that made half of the time until a short one got through.
+/// While long commands run and others wait for the gate, threads are had ready for when it opens, as many as
+/// may pass it. One that is created only then waits for its first turn on the CPU, behind all that burn it, and
+/// everybody with it: where sixteen sessions begin with a long command each, that made half of the time until a
+/// short one got through.
 pub(super) fn wants_spare<T>(s: &State<T>) -> bool {
-    s.crew.long() > 0
-        && s.lanes.offer(open_lanes(s))
-        && s.crew.coming() + s.crew.parked() == 0
-        && !s.stopping
+    waited_for_beside_long(s) && s.crew.coming() + s.crew.parked() < s.bounds.oversubscribe.max(1)
+}
+
+/// Calls a worker for each slot that is open. One at a time is enough where the CPU is free; beside commands
+/// that burn it, each waits for its turn before it can look, and they may as well wait together.
+pub(super) fn call_for_slots<T>(s: &mut State<T>, now: Nanos) -> Vec<WorkerId> {
+    let mut called = Vec::new();
+    if waited_for_beside_long(s) {
+        let slots = (1 + s.bounds.oversubscribe).saturating_sub(s.crew.active() + s.crew.coming());
+        while called.len() < slots
+            && let Some(Call::Worker(worker)) = s.call_parked(now)
+        {
+            called.push(worker);
+        }
+    }
+    called
+}
+
+fn waited_for_beside_long<T>(s: &State<T>) -> bool {
+    !s.stopping && s.crew.long() > 0 && s.lanes.offer(open_lanes(s))
 }
 
 /// There are more threads beyond the cap than anybody has needed of late.

@@ -155,6 +155,12 @@ impl Crew {
         self.long
     }
 
+    /// Running in a slot, and likely to become long.
+    pub(super) fn likely_long(&self) -> usize {
+        let suspect = |w: &&WorkerId| self.workers[w.index()].suspect;
+        self.active.iter().filter(suspect).count()
+    }
+
     /// Found blocked, though they had not said so.
     pub(super) fn detected(&self) -> usize {
         self.detected

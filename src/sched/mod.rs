@@ -681,6 +681,14 @@ impl<T> State<T> {
         actions
     }
 
+    /// After a tick: who else is called.
+    pub(crate) fn call_for_slots(&mut self, now: Nanos) -> Vec<WorkerId> {
+        match self.bounds.policy {
+            Policy::Conserving => conserving::call_for_slots(self, now),
+            Policy::Mariadb => Vec::new(),
+        }
+    }
+
     /// Whose threads the monitor is to look at: commands that have run past the stall bound.
     pub(crate) fn suspects(&mut self, now: Nanos) -> Vec<Suspect> {
         if self.crew.long() + self.crew.detected() == 0

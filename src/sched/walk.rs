@@ -781,6 +781,8 @@ impl World {
 
     fn tick(&mut self, now: Nanos, blocked: bool) {
         let actions = self.sched.tick(now);
+        let others = self.sched.call_for_slots(now);
+        self.called(&others);
         let suspects = self.sched.suspects(now);
         let mut again = actions.tick;
         let due_to_stall = self.sched.due_to_stall();
@@ -2322,6 +2324,32 @@ fn a_thread_is_put_off_only_while_many_commands_are_on_the_cpu() {
 }
 
 #[test]
+fn beside_a_long_command_a_worker_is_called_for_each_slot_that_is_open() {
+    let mut sched = State::new(Bounds {
+        oversubscribe: 3,
+        ..bounds(0)
+    });
+    let workers: Vec<_> = (0..6).map(|_| sched.spawning(MS, false, false)).collect();
+    for worker in &workers {
+        let _ = sched.take(*worker, MS);
+    }
+    let later = |ms| Nanos(ms * MS.0);
+    for _ in 0..9 {
+        let _ = sched.attach(0, later(1)).expect("not stopped");
+    }
+    // Among short ones, one at a time.
+    let _ = sched.tick(later(1));
+    assert!(sched.call_for_slots(later(1)).is_empty());
+    let (step, _) = sched.take(workers[5], later(1));
+    assert!(matches!(step, Step::Run(_)));
+    let _ = sched.declare_long(workers[5], later(1));
+    let _ = sched.tick(later(3));
+    let called = sched.call_for_slots(later(3));
+    assert_eq!((called.is_empty(), sched.crew.coming()), (false, 4));
+    assert!(sched.call_for_slots(later(3)).is_empty(), "they are coming");
+}
+
+#[test]
 fn while_a_long_command_runs_a_thread_is_had_ready_for_who_waits_at_the_gate() {
     let mut sched = State::new(bounds(0));
     let mut start = |long| {
@@ -2340,7 +2368,7 @@ fn while_a_long_command_runs_a_thread_is_had_ready_for_who_waits_at_the_gate() {
     let _ = sched.attach(0, MS).expect("not stopped");
     assert_eq!(sched.tick(MS).call, Call::Spare);
     assert_eq!(sched.stats.throttles, 0, "it is a wish");
-    // One is enough, be it on its way or there.
+    // One is enough for the one slot that can open, be it on its way or there.
     let ready = sched.spawning(MS, false, false);
     assert_eq!(sched.tick(MS).call, Call::Nobody);
     let (step, _) = sched.take(ready, MS);

@@ -44,6 +44,8 @@ pub(super) enum Asks {
 /// What the monitor found.
 pub(super) struct Tick {
     pub(super) asks: Asks,
+    /// Workers that are called beside.
+    pub(super) others: Vec<usize>,
     pub(super) due_to_stall: bool,
     pub(super) again: bool,
 }
@@ -268,11 +270,17 @@ impl Policy {
 
     pub(super) fn tick(&mut self, now: u64) -> Tick {
         let actions = self.state.tick(Nanos(now));
+        let others = self.state.call_for_slots(Nanos(now));
+        let others: Vec<usize> = others.into_iter().map(WorkerId::index).collect();
         let due_to_stall = self.state.due_to_stall();
         self.book.ticks(now);
+        for worker in &others {
+            self.book.called(*worker, now);
+        }
         let (asks, again) = self.asks(actions, now);
         Tick {
             asks,
+            others,
             due_to_stall,
             again,
         }

@@ -129,10 +129,15 @@ impl Dues {
     /// Whether something that was due before the window closed is unanswered, for `client`, which
     /// may be `waiting` for a reply.
     pub(crate) fn is_owed(&self, client: usize, waiting: bool) -> bool {
+        self.is_unanswered(client, waiting, self.window.end)
+    }
+
+    /// Whether something that was due before `end` is. In a closed loop that is what has been sent.
+    pub(crate) fn is_unanswered(&self, client: usize, waiting: bool, end: u64) -> bool {
         let queued = self.pace.as_ref().map(|pace| pace.due(pace.next[client]));
         let sent = waiting.then_some(self.due[client]);
         let mut unanswered = sent.into_iter().chain(queued);
-        unanswered.any(|due| due < self.window.end)
+        unanswered.any(|due| due < end)
     }
 
     /// How many statements that is. Each counts as having taken until `now`: it took at least that.

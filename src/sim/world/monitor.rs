@@ -13,6 +13,9 @@ impl World<'_> {
                 self.monitor.ticks += 1;
                 let tick = self.policy.tick(read);
                 self.note(Who::Monitor, What::Tick { again: tick.again });
+                for worker in tick.others {
+                    self.perform(Who::Monitor, (Asks::Worker(worker), false));
+                }
                 match tick.asks {
                     Asks::Thread | Asks::Spare
                         if self.policy.book.threads() < self.scenario.pool.max_threads =>

@@ -29,6 +29,12 @@ use crate::wires::{State, Wires, nanos};
 /// How long all clients together may take to connect.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(20);
 
+/// A light client that has been owed a reply for so long is behind, and how long all may take to make up for
+/// what the heavy ones' first statements cost them. That is what `cold` measures; without it they would go
+/// on sending what was due then, late, while the window is open.
+const BEHIND: Duration = Duration::from_millis(50);
+const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
+
 /// Every statement here is answered by one row.
 pub(super) const ROWS_PER_REPLY: u32 = 1;
 
@@ -49,7 +55,8 @@ pub struct Load {
     pub mix: f64,
     /// How long at least the load is on before it is measured.
     pub warmup: Duration,
-    /// Measure from the start, rather than when each heavy client has got its first reply.
+    /// Measure from the start, rather than when each heavy client has got its first reply and the light
+    /// ones have caught up.
     pub cold: bool,
     /// How long it is measured.
     pub measure: Duration,
@@ -129,6 +136,10 @@ pub fn run(load: &Load, mut look: impl FnMut(Moment)) -> Result<Measured> {
         let patience = wires.now() + nanos(load.patience);
         game.carry(&mut wires, patience, &mut look, |game, wires| {
             game.all_have_begun(wires)
+        })?;
+        let patience = wires.now() + nanos(CATCH_UP_WITHIN);
+        game.carry(&mut wires, patience, &mut look, |game, wires| {
+            !game.is_behind(wires)
         })?;
         game.lights.open_window(wires.now(), load.measure);
         look(Moment::Opens);
@@ -217,6 +228,15 @@ impl Game<'_> {
         let gone = |heavy| wires.state(self.lights.len() + heavy) == State::Gone;
         let mut heavies = self.heavies.iter().enumerate();
         heavies.all(|(index, heavy)| heavy.has_begun || gone(index))
+    }
+
+    /// Whether a light client is still owed what was due before the heavy ones had begun.
+    fn is_behind(&self, wires: &Wires) -> bool {
+        let by = wires.now().saturating_sub(nanos(BEHIND));
+        (0..self.lights.len()).any(|index| match wires.state(index) {
+            State::Gone => false,
+            state => (self.lights).is_unanswered(index, state == State::Waiting, by),
+        })
     }
 
     /// Whether `index` is still there, and a reply that counts is still to come.
