@@ -2350,6 +2350,46 @@ fn beside_a_long_command_a_worker_is_called_for_each_slot_that_is_open() {
 }
 
 #[test]
+fn when_several_long_commands_end_at_once_no_more_of_their_kind_begin_than_the_bound_allows() {
+    let mut sched = State::new(Bounds {
+        oversubscribe: 2,
+        ..bounds(0)
+    });
+    let workers: Vec<_> = (0..4).map(|_| sched.spawning(MS, false, false)).collect();
+    for _ in 0..4 {
+        let _ = sched.attach(0, MS).expect("not stopped");
+    }
+    let again = Turn {
+        end: End::Again,
+        lane: Lane::Low,
+        holding: None,
+        in_transaction: false,
+        look_again: false,
+        calls: 1,
+        heard: true,
+        until: NEVER,
+    };
+    // Each says that it is long, and ends as soon as all have begun.
+    let begun = workers.iter().map(|worker| {
+        let (step, _) = sched.take(*worker, MS);
+        let Step::Run(job) = step else {
+            panic!("they say that they are long: {step:?}");
+        };
+        let _ = sched.declare_long(*worker, MS);
+        (*worker, job.key)
+    });
+    for (worker, key) in begun.collect::<Vec<_>>() {
+        let _ = sched.settle(worker, key, 0, again, MS);
+    }
+    let later = Nanos(2 * MS.0);
+    let runs = workers.iter().filter(|worker| {
+        let (step, _) = sched.take(**worker, later);
+        matches!(step, Step::Run(_))
+    });
+    assert_eq!(runs.count(), 2);
+}
+
+#[test]
 fn while_a_long_command_runs_a_thread_is_had_ready_for_who_waits_at_the_gate() {
     let mut sched = State::new(bounds(0));
     let mut start = |long| {

@@ -154,6 +154,12 @@ impl Book {
         self.turns().filter(long).count()
     }
 
+    /// Those, and the ones of which the same is to be expected.
+    fn long_or_likely(&self) -> usize {
+        let likely = |turn: &&Turn| !turn.waiting && (turn.long || self.conns[turn.conn].was_long);
+        self.turns().filter(likely).count()
+    }
+
     fn count(&self, is: impl Fn(&Worker) -> bool) -> usize {
         self.workers.iter().filter(|worker| is(worker)).count()
     }
@@ -200,7 +206,7 @@ impl Book {
     /// Whether a lane offers somebody, but for those that age promotes.
     fn offer(&self) -> bool {
         let [control, high, low, long] = self.queued;
-        control + high + low > 0 || (long > 0 && self.long() < self.max_long)
+        control + high + low > 0 || (long > 0 && self.long_or_likely() < self.max_long)
     }
 
     /// Whether age must have promoted somebody by the next tick.
@@ -364,7 +370,7 @@ impl Book {
     /// In a lane, who came first goes first; a more urgent lane goes first, but for age.
     fn check_order(&mut self, conn: usize, lane: Lane, (since, place): (u64, u64), now: u64) {
         let aged = now.saturating_sub(since) >= self.kickup;
-        if lane == Lane::Long && self.long() >= self.max_long && !aged {
+        if lane == Lane::Long && self.long_or_likely() >= self.max_long && !aged {
             self.breaks(7, now, format!("a long command too many, of {conn}"));
         }
         // Age may turn the order of the long ones around.

@@ -73,7 +73,7 @@ same server send heavy statements
   --light-closed N     N light clients in a closed loop instead
   --scheduler LIST     as above                                    [pool,per-connection]
   --cold               measure from the start, rather than when each heavy client has
-                       had its first reply
+                       had its first reply and the light ones have caught up
   --seconds, --warmup, --rounds, --transport (one), --client-cpus, --rows, --seed,
   --json               as above                                    [3, 0.25, 3, unix]
   --server-cpus LIST   as above                                    [one]

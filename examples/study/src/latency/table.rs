@@ -95,7 +95,7 @@ fn title(plan: &Plan, heavy_statement: &str) -> String {
     let begin = if plan.cold {
         "from the start"
     } else {
-        "from when each heavy client has had its first reply"
+        "from when each heavy client has had its first reply and the light ones have caught up"
     };
     format!(
         "light: point selects over {}, {light}\n\
@@ -197,7 +197,7 @@ pub(crate) mod tests {
 light: point selects over unix, 400/s by 16 clients, counted from when they were due
 (open loop: one in each slot of 1/400 s, at a seeded random place in it)
 heavy: 500ms of CPU, as calibrated with a lone client, back to back: SELECT BENCHMARK(7, MD5('x'))
-median of 3 rounds of 3s, from when each heavy client has had its first reply
+median of 3 rounds of 3s, from when each heavy client has had its first reply and the light ones have caught up
 heavy clients                   0     16
 pool
   light p50 ms               0.12   0.12
