@@ -91,9 +91,9 @@ pub struct PoolConfig {
     pub max_threads: usize,
 
     /// How many commands beyond one may be on the CPU at a time in a group, 1 to 1,000; also how
-    /// many that have run past `stall_limit` keep sessions waiting whose last command did. (Such a
-    /// session's command is let in as any other, and counts as long only when it has run that long
-    /// itself: for that time there may be twice as many.) Default 3, as in MariaDB: enough that a mixture keeps
+    /// many that have run past `stall_limit`, or whose session's last command did, keep sessions waiting of
+    /// which the same is known. (One of which nothing is known is let in as any other, and found out: of
+    /// those any number may run.) Default 3, as in MariaDB: enough that a mixture keeps
     /// moving, few enough that the kernel's scheduler does not become the queue.
     #[doc(alias = "thread_pool_oversubscribe")]
     pub oversubscribe: usize,
@@ -245,8 +245,8 @@ impl PoolConfig {
         in_range("stack_size", self.stack_size, STACK_MIN, STACK_MAX)?;
         let ms = Duration::from_millis(1);
         in_range("stall_limit", self.stall_limit, ms, Duration::from_secs(60))?;
-        in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
-        in_range("kickup", self.kickup, ms, Duration::MAX)?;
+        at_least("idle_timeout", self.idle_timeout, ms)?;
+        at_least("kickup", self.kickup, ms)?;
         in_range("handover", self.handover, ms, Duration::from_secs(60))?;
         if self.max_threads < 2 * self.groups {
             return Err(BuildError::contradiction(
@@ -283,7 +283,7 @@ pub struct ThreadPerConnectionConfig {
     pub thread_cache: usize,
 
     /// Threads in all, hence connections, but for those that have [detached](crate::Next::detach); a client beyond
-    /// them is refused. Default 16,384: see [`PoolConfig::max_threads`] for what the operating system gives.
+    /// them is refused. At least [`thread_cache`](Self::thread_cache). Default 16,384: see [`PoolConfig::max_threads`] for what the operating system gives.
     pub max_threads: usize,
 
     /// How long a cached thread waits for its next connection. Default 5 min, as in MariaDB.
@@ -320,14 +320,9 @@ impl ThreadPerConnectionConfig {
     /// # Errors
     /// The first one that does not hold, with both values.
     pub fn check(&self) -> Result<(), BuildError> {
-        in_range("max_threads", self.max_threads, 1, usize::MAX)?;
+        at_least("max_threads", self.max_threads, 1)?;
         in_range("stack_size", self.stack_size, STACK_MIN, STACK_MAX)?;
-        in_range(
-            "idle_timeout",
-            self.idle_timeout,
-            Duration::from_millis(1),
-            Duration::MAX,
-        )?;
+        at_least("idle_timeout", self.idle_timeout, Duration::from_millis(1))?;
         if self.thread_cache > self.max_threads {
             return Err(BuildError::contradiction(
                 ("thread_cache", self.thread_cache),
@@ -529,22 +524,21 @@ impl Limits {
     pub fn check(&self) -> Result<(), BuildError> {
         let ms = Duration::from_millis(1);
         let bytes = isize::MAX as usize;
-        in_range("max_connections", self.max_connections, 1, usize::MAX)?;
-        in_range("max_logins", self.max_logins, 1, usize::MAX)?;
-        in_range("login_timeout", self.login_timeout, ms, Duration::MAX)?;
+        at_least("max_connections", self.max_connections, 1)?;
+        at_least("max_logins", self.max_logins, 1)?;
+        at_least("login_timeout", self.login_timeout, ms)?;
         in_range("max_login_input", self.max_login_input, IO_CHUNK, bytes)?;
-        in_range("max_per_address", self.max_per_address, 1, usize::MAX)?;
+        at_least("max_per_address", self.max_per_address, 1)?;
         in_range("max_admin_connections", self.max_admin_connections, 1, 4096)?;
-        in_range("idle_timeout", self.idle_timeout, ms, Duration::MAX)?;
-        in_range(
+        at_least("idle_timeout", self.idle_timeout, ms)?;
+        at_least(
             "idle_in_transaction_timeout",
             self.idle_in_transaction_timeout,
             ms,
-            Duration::MAX,
         )?;
-        in_range("command_timeout", self.command_timeout, ms, Duration::MAX)?;
-        in_range("read_timeout", self.read_timeout, ms, Duration::MAX)?;
-        in_range("write_timeout", self.write_timeout, ms, Duration::MAX)?;
+        at_least("command_timeout", self.command_timeout, ms)?;
+        at_least("read_timeout", self.read_timeout, ms)?;
+        at_least("write_timeout", self.write_timeout, ms)?;
         in_range("max_input", self.max_input, IO_CHUNK, bytes)?;
         in_range("output_bound", self.output_bound, IO_CHUNK, bytes)?;
         if self.input_budget < self.max_input {
@@ -561,7 +555,7 @@ impl Limits {
             Duration::ZERO,
             minute,
         )?;
-        in_range("max_lingering", self.max_lingering, 0, usize::MAX)?;
+        at_least("max_lingering", self.max_lingering, 0)?;
         if self.read_timeout > self.idle_timeout {
             return Err(BuildError::contradiction(
                 ("read_timeout", Shown(self.read_timeout)),
@@ -580,6 +574,21 @@ impl std::fmt::Display for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.0)
     }
+}
+
+fn at_least<T: PartialOrd + std::fmt::Debug>(
+    name: &'static str,
+    value: T,
+    low: T,
+) -> Result<(), BuildError> {
+    if value >= low {
+        return Ok(());
+    }
+    Err(BuildError::OutOfRange {
+        name,
+        value: format!("{value:?}"),
+        range: format!("at least {low:?}"),
+    })
 }
 
 fn in_range<T: PartialOrd + std::fmt::Debug>(

@@ -489,7 +489,8 @@ impl ConnHandle {
     /// Stops one command, by its number, and leaves the connection open; what
     /// [`kill`](ConnHandle::kill) says of a command that is running holds for this. One that is parked,
     /// or waits for its output to leave or for the rest of its input, is called with
-    /// [`Woken::Cancelled`](crate::Woken::Cancelled). What the command answers is its own affair.
+    /// [`Woken::Cancelled`](crate::Woken::Cancelled); under thread-per-connection, in the case of output, when
+    /// what is on its way has left. What the command answers is its own affair.
     ///
     /// It does not end a read or a write that waits for the client: half a message cannot be taken
     /// back. Those have time-outs of their own.
@@ -658,7 +659,11 @@ impl InBuf {
 
     #[inline]
     fn consume(&mut self, n: usize) {
-        assert!(n <= self.len(), "consumed more than is buffered");
+        assert!(
+            n <= self.len(),
+            "consumed {n} bytes of {} that are buffered",
+            self.len()
+        );
         self.start += n;
         if self.start == self.end {
             self.start = 0;
@@ -1216,8 +1221,8 @@ impl Conn {
 
     /// From here on the connection speaks through a transport: STARTTLS, or, in
     /// [`open`](crate::Handler::open), TLS from the first byte. What is queued is sent as it is, now. The
-    /// handshake is not waited for: it goes on whenever the client has sent something, with no worker held in
-    /// between, and the handler is called when there is plaintext. What the handler writes before that leaves
+    /// handshake is not waited for: it begins when the callback is over, and goes on whenever the client has sent
+    /// something, with no worker held in between, and the handler is called when there is plaintext. What the handler writes before that leaves
     /// after the handshake. A client that does not get through it has the time of a login
     /// ([`login_timeout`](Limits::login_timeout)), so call [`logged_in`](Conn::logged_in) later than that: in
     /// the first command.
@@ -1896,8 +1901,9 @@ impl Link {
             _ => None,
         };
         // That there will be no more is found out again.
-        if place.as_ref().is_some_and(|ahead| ahead.is_empty()) {
-            *place = None;
+        if let Some(spent) = place.take_if(|ahead| ahead.is_empty()) {
+            // A command that goes on for long may do so often.
+            self.hold(self.told.get().saturating_sub(spent.memory()));
         }
         taken
     }

@@ -20,7 +20,7 @@
 //! | until when | those of the drain are told before [`Server::drain`](crate::Server::drain) returns, unless the callback blocks |
 //!
 //! What happens all the time (connections come and go, commands run) is no event: see
-//! [`Stats`](crate::Stats).
+//! [`Stats`](crate::Stats). A thread is one, also where each connection has its own.
 
 use std::fmt;
 use std::io;

@@ -58,12 +58,15 @@ pub trait Handler: Send + Sync + 'static {
     /// command), it is repeated only when more bytes have arrived; no thread is held meanwhile, and
     /// it counts as [`Next::more_input`], which need not be returned for it.
     /// The call is made only with bytes that it has not been shown or once at the end of input, so
-    /// a spurious readiness event never reaches it. After the call at the end of input the
-    /// connection closes, whatever was returned.
+    /// a spurious readiness event never reaches it. When the client has ended its input, the call is made once more,
+    /// with nothing or half a command [buffered](Conn::buffered); then the connection closes, as soon as what
+    /// that call began is over ([`Next::flush`] goes on until then).
     ///
     /// # Errors
     /// An error closes the connection with [`CloseReason::Handler`], or with the reason that the
-    /// connection already has (killed, timed out) when the error came from [`Conn`] itself.
+    /// connection already has (killed, timed out) when the error came from [`Conn`] itself. An
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) at the end of input, before anything of a command has been
+    /// read, is the client that has left: [`CloseReason::ClientClosed`].
     fn command(&self, session: &mut Self::Session, conn: &mut Conn) -> io::Result<Next>;
 
     /// The connection runs again for another reason than input; see [`Woken`]. A handler that
@@ -84,7 +87,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// The connection has left the scheduler by [`Next::detach`] and is the callee's for as long as
-    /// this call lasts. Reading and writing block, within the time-outs of
+    /// this call lasts. The default returns at once, so the connection closes. Reading and writing block, within the time-outs of
     /// [`Limits`](crate::Limits), and fail when it is killed. The connection ends with the call, as
     /// all others do, by [`close`](Handler::close).
     ///
@@ -255,7 +258,8 @@ pub enum Woken {
     Resumed,
     /// The command has been cancelled, but not the connection, while it was parked, waited for its output
     /// to leave, or for the rest of its input; [`Conn::cancelled`] says why. A park is over, unless the
-    /// handler parks again.
+    /// handler parks again. One that streams is called with this in place of `Flushed`; under
+    /// thread-per-connection, when what is on its way has left.
     Cancelled,
     /// The time given to [`Next::until`] has come.
     Due,
@@ -336,7 +340,7 @@ pub enum CloseReason {
     InputTooLong,
     /// The operating system failed a read, a write or a registration.
     Io(io::ErrorKind),
-    /// The handler returned this error.
+    /// The handler returned an error of this kind. Its text is the handler's to log before it returns.
     Handler(io::ErrorKind),
     /// A callback panicked.
     Panicked,

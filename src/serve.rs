@@ -279,7 +279,7 @@ impl<H: Handler> Served<H> {
                 if let Some(why) = self.closing.take() {
                     return Err(why);
                 }
-                if std::mem::take(&mut self.flush_asked) && !self.flushing {
+                if std::mem::take(&mut self.flush_asked) && !self.flushing && !told {
                     self.calls.add(Calls::FLUSHED);
                 }
             }
@@ -400,6 +400,8 @@ impl<H: Handler> Served<H> {
             && self.conn.shared().command().cause().is_some()
         {
             self.calls.add(Calls::CANCELLED);
+            // A client that reads fast would be sent the whole stream before.
+            self.calls.drop(Calls::FLUSHED);
         }
         // Whatever else has come was first.
         if wake.is(Told::DUE) && self.calls.is_empty() && (self.parked || !input) {
@@ -519,10 +521,14 @@ impl<H: Handler> Served<H> {
                 // A kill shuts the reading side, as does whoever closes a silent connection under
                 // thread-per-connection, and that is no end that the client made.
                 let shared = self.conn.shared();
-                if let Some(why) = shared.cancelled().or_else(|| shared.input_ended()) {
+                if let Some(why) = shared.cancelled() {
                     return Err(why);
                 }
-                self.unshown = true;
+                match shared.input_ended() {
+                    // It had come before that, and its reply is sent first.
+                    Some(why) => self.close_after_flush(why),
+                    None => self.unshown = true,
+                }
             }
             Ok(Filled::Full) => return Err(CloseReason::InputTooLong),
             Ok(Filled::Nothing) => {}
@@ -587,7 +593,15 @@ impl<H: Handler> Served<H> {
         let next = match answer {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {
-                let why = reason(&error, CloseReason::Handler(error.kind()));
+                // Blocking code meets the end of input like that, wherever it reads.
+                let kind = error.kind();
+                let left = kind == io::ErrorKind::UnexpectedEof
+                    && self.conn.at_end()
+                    && self.conn.consumed() == self.shown_at;
+                let why = match left {
+                    true => CloseReason::ClientClosed,
+                    false => reason(&error, CloseReason::Handler(kind)),
+                };
                 discard(error);
                 return Err(self.failure(why));
             }
@@ -678,6 +692,12 @@ impl<H: Handler> Served<H> {
         }
         self.conn.end_park();
         End::Closed
+    }
+
+    /// On a thread of its own, whoever streams never lies down to hear of it.
+    fn hear_interrupt(&self, bed: &Bed, wake: &mut Wake) {
+        let streams = self.flush_asked || self.calls.has_any_of(Calls::FLUSHED);
+        wake.tell_if(streams && bed.take_interrupted(), Told::INTERRUPTED);
     }
 
     fn close_after_flush(&mut self, why: CloseReason) {
@@ -830,11 +850,16 @@ impl<H: Handler> Connection for Served<H> {
     fn wait(&mut self, turn: &Turn, bed: &Bed) -> Cause {
         let mut wake = Wake::default();
         let rest = match turn.end {
-            End::Again | End::Closed => return Cause::default(),
+            End::Closed => return Cause::default(),
+            End::Again => {
+                self.hear_interrupt(bed, &mut wake);
+                return Cause { wake, now: None };
+            }
             End::Flush { .. } => {
                 if self.conn.flush_blocking().is_err() {
                     wake.close = Some(self.failure(CloseReason::ClientClosed));
                 }
+                self.hear_interrupt(bed, &mut wake);
                 return Cause { wake, now: None };
             }
             End::Park { ticket } => Some(Rest::Park {

@@ -267,7 +267,8 @@ pub struct ConnInfo {
     pub ahead: Option<usize>,
     /// For whose command it waits, if it does and has said so ([`wait::during_for`](crate::wait::during_for)).
     pub waits_for: Option<ConnId>,
-    /// Whether others may be waiting for what it holds, by its own word or theirs.
+    /// Whether others may be waiting for what it holds, by its own word or theirs. False under
+    /// thread-per-connection, which has no use for it.
     pub holding: bool,
     /// Whether it has been killed, or is to be closed for another reason.
     pub cancelled: bool,

@@ -261,21 +261,40 @@ pub struct Kit<H> {
 
 impl<H: Handler> Kit<H> {
     /// A new client.
+    ///
+    /// # Panics
+    /// If the server does not take it; see [`try_client`](Self::try_client).
     #[track_caller]
     pub fn client(&self) -> Client {
+        match self.try_client() {
+            Ok(client) => client,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A new client.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub fn try_client(&self) -> Result<Client, Refusal> {
         self.attach(None)
     }
 
     /// A new client, whose connection is killed just before its `n`th callback, which is made all the same
     /// ([`open`](Handler::open) is the first, [`close`](Handler::close) is not one). So a conversation
     /// can be cut off at each place where it can be.
+    ///
+    /// # Panics
+    /// If the server does not take it.
     #[track_caller]
     pub fn doomed_client(&self, n: u64) -> Client {
-        self.attach(Some(n))
+        match self.attach(Some(n)) {
+            Ok(client) => client,
+            Err(error) => panic!("{error}"),
+        }
     }
 
-    #[track_caller]
-    fn attach(&self, kill_at: Option<u64>) -> Client {
+    fn attach(&self, kill_at: Option<u64>) -> Result<Client, Refusal> {
         let (ours, theirs) = pair().expect("a socket pair");
         let handler = Arc::new(Troubled {
             handler: Arc::clone(&self.handler),
@@ -283,13 +302,10 @@ impl<H: Handler> Kit<H> {
             kill_at,
             reasons: Arc::clone(&self.reasons),
         });
-        let id = match self.handle().attach(theirs, handler) {
-            Ok(id) => id,
-            Err(error) => panic!("{error}"),
-        };
+        let id = (self.handle().attach(theirs, handler)).map_err(|error| error.why)?;
         ours.set_read_timeout(Some(STEP)).expect("it can be set");
         ours.set_write_timeout(Some(STEP)).expect("it can be set");
-        Client { stream: ours, id }
+        Ok(Client { stream: ours, id })
     }
 
     /// The server's handle, for what it shows, and for kills.
@@ -366,7 +382,8 @@ impl Client {
         self.id
     }
 
-    /// Its socket, for what else a client may do to a server. Reads and writes on it time out soon.
+    /// Its socket, for what else a client may do to a server. Reads and writes on it time out after a tenth of a
+    /// second.
     pub fn stream(&self) -> &PairStream {
         &self.stream
     }
@@ -416,6 +433,24 @@ impl Client {
             }
         }
         String::from_utf8(line).expect("text in UTF-8")
+    }
+
+    /// The next `n` bytes.
+    ///
+    /// # Panics
+    /// If they do not come.
+    #[track_caller]
+    pub fn exactly(&mut self, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; n];
+        let mut got = 0;
+        while got < n {
+            match self.read(&mut bytes[got..]) {
+                Ok(0) => panic!("the server closed after {got} bytes of {n}"),
+                Ok(more) => got += more,
+                Err(error) => panic!("{got} bytes of {n}: {error}"),
+            }
+        }
+        bytes
     }
 
     /// All that comes until the server closes.

@@ -29,7 +29,7 @@ use crate::os::socket::Socket;
 ///
 /// | method | is called | `Ok` | `WouldBlock` |
 /// |---|---|---|---|
-/// | `handshake` | before all others, when something has come, until it is done | `true`: done | not used: `Ok(false)` |
+/// | `handshake` | before all others, at once and when something has come, until it is done | `true`: done | as `Ok(false)` |
 /// | `read` | until it says `WouldBlock` | plaintext; 0: the peer has ended its side properly | neither it nor the socket has any |
 /// | `write` | with plaintext | how much of it has been taken, at least a byte | no more now; what it has kept has not left |
 /// | `flush` | after each of the others | all has left that it has kept | not all |

@@ -127,6 +127,11 @@ impl Bed {
         self.reached.load(Relaxed)
     }
 
+    /// Whether its command has been interrupted, which is heard with this.
+    pub(crate) fn take_interrupted(&self) -> bool {
+        std::mem::take(&mut self.called.lock().interrupted)
+    }
+
     fn is_called(&self, rest: Rest, wake: &mut Wake) -> bool {
         let mut called = self.called.lock();
         wake.tell_if(std::mem::take(&mut called.poked), Told::POKED);

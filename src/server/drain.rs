@@ -446,7 +446,7 @@ impl fmt::Display for AbandonedThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "thread {} has not ended", self.name)?;
         if let Some(id) = self.connection {
-            write!(f, ", it serves connection {id}")?;
+            write!(f, ", it has served connection {id}")?;
         }
         if let Some(running) = self.running {
             write!(f, " for {running:?}")?;

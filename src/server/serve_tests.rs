@@ -11,6 +11,7 @@ use super::bed::Bed;
 use super::events::Events;
 use super::pool::Pool;
 use super::registry::{ConnState, Registry};
+use crate::command::Cause as Cancelled;
 use crate::config::{IO_CHUNK, Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 use crate::conn::{self, Conn, Resume};
 use crate::handler::{CloseReason, Handler, Next, Woken};
@@ -78,6 +79,7 @@ impl Handler for Notes {
                 *self.resume.lock() = Some(conn.resume());
                 Next::park()
             }
+            "stream" => Next::flush(),
             "detach" => Next::detach(),
             "wait" => {
                 self.gate.pass();
@@ -89,7 +91,10 @@ impl Handler for Notes {
 
     fn woken(&self, (): &mut (), _: &mut Conn, why: Woken) -> io::Result<Next> {
         self.called.lock().push(format!("{why:?}"));
-        Ok(Next::input())
+        Ok(match why {
+            Woken::Flushed => Next::flush(),
+            _ => Next::input(),
+        })
     }
 
     fn detached(&self, (): &mut (), conn: &mut Conn) -> io::Result<()> {
@@ -276,6 +281,132 @@ fn in_a_drain_a_client_is_served_once_more_and_no_more() {
     assert_eq!(hand.turn(close(CloseReason::Draining)), End::Closed);
     assert!(hand.called().is_empty());
     assert_eq!(hand.closed(), Some(CloseReason::Draining));
+}
+
+#[test]
+fn who_is_told_that_no_more_is_read_still_gets_the_reply_to_what_had_come() {
+    let mut hand = Hand::new(Budget::UNBOUNDED);
+    // As much as one read takes, so that another one follows.
+    let size = format!(" {MUCH}\n");
+    hand.send(&format!("{}{size}", "x".repeat(IO_CHUNK - size.len())));
+    hand.served.conn().shared().end_input(CloseReason::Draining);
+    assert!(matches!(hand.turn(input()), End::Flush { .. }));
+    assert_eq!(hand.closed(), None);
+    let mut client = hand.client.try_clone().expect("a descriptor");
+    let read = std::thread::spawn(move || io::copy(&mut client, &mut io::sink()));
+    while !matches!(hand.turn(Wake::default()), End::Closed) {
+        std::thread::yield_now();
+    }
+    assert_eq!(hand.closed(), Some(CloseReason::Draining));
+    drop(hand);
+    let got = read.join().expect("no panic").expect("no error");
+    assert_eq!(got, MUCH as u64);
+}
+
+#[test]
+fn blocking_code_that_meets_the_end_of_input_between_two_commands_has_been_left_by_its_client() {
+    struct Blocking(Mutex<Option<CloseReason>>);
+    impl Handler for Blocking {
+        type Session = ();
+        fn open(&self, conn: &mut Conn) -> io::Result<()> {
+            conn.logged_in()
+        }
+        fn command(&self, (): &mut (), conn: &mut Conn) -> io::Result<Next> {
+            let mut frame = [0; 2];
+            conn.read_exact(&mut frame)?;
+            Ok(Next::input())
+        }
+        fn close(&self, (): (), why: CloseReason) {
+            *self.0.lock() = Some(why);
+        }
+    }
+    let threads = Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default());
+    for scheduler in [threads, Scheduler::default()] {
+        for (sent, why) in [
+            (&b"abcd"[..], CloseReason::ClientClosed),
+            (b"abc", CloseReason::Handler(io::ErrorKind::UnexpectedEof)),
+        ] {
+            let handler = Arc::new(Blocking(Mutex::default()));
+            let server = Server::builder().scheduler(scheduler.clone()).build();
+            let server = server.expect("a server without listeners");
+            let (mut client, stream) = UnixStream::pair().expect("two descriptors");
+            let attached = server.handle().attach(stream, Arc::clone(&handler));
+            attached.expect("there is room");
+            client.write_all(sent).expect("it fits");
+            client
+                .shutdown(std::net::Shutdown::Write)
+                .expect("it is open");
+            let mut rest = Vec::new();
+            client.read_to_end(&mut rest).expect("an end");
+            assert!(server.drain(Duration::from_secs(60)).clean());
+            assert_eq!(*handler.0.lock(), Some(why));
+        }
+    }
+}
+
+#[test]
+fn who_streams_to_a_client_that_reads_fast_is_told_of_a_kill_before_all_has_been_sent() {
+    let mut hand = Hand::new(Budget::UNBOUNDED);
+    hand.send("stream\nline\n");
+    assert_eq!(hand.turn(input()), End::Again);
+    assert_eq!(hand.turn(Wake::default()), End::Again);
+    assert_eq!(hand.called(), ["stream", "Flushed"]);
+    let shared = hand.served.conn().shared();
+    let number = shared.command().current().expect("it runs");
+    assert!(shared.cancel_command(number, Cancelled::Killed));
+    assert_eq!(hand.turn(told(Wake::default(), Told::INTERRUPTED)), IDLE);
+    assert_eq!(hand.called(), ["Cancelled", "line"]);
+}
+
+#[test]
+fn a_command_that_goes_on_for_long_is_charged_for_the_input_that_it_has_not_read_yet() {
+    const ROUNDS: usize = 64;
+    const MESSAGE: usize = 400_000;
+    /// Sends messages, and waits for a byte after each, which may come while it is on its way.
+    struct Feeds(Mutex<Option<CloseReason>>);
+    impl Handler for Feeds {
+        type Session = ();
+        fn open(&self, conn: &mut Conn) -> io::Result<()> {
+            conn.logged_in()
+        }
+        fn command(&self, (): &mut (), conn: &mut Conn) -> io::Result<Next> {
+            conn.read_exact(&mut [0])?;
+            for _ in 0..ROUNDS {
+                conn.write_all(&[0; MESSAGE])?;
+                conn.flush()?;
+                conn.read_exact(&mut [0])?;
+            }
+            Ok(Next::close())
+        }
+        fn close(&self, (): (), why: CloseReason) {
+            *self.0.lock() = Some(why);
+        }
+    }
+    let threads = Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default());
+    for scheduler in [threads, Scheduler::default()] {
+        let handler = Arc::new(Feeds(Mutex::default()));
+        let limits = Limits::default().input_budget(ROUNDS / 2 * IO_CHUNK);
+        let limits = limits.max_input(IO_CHUNK).max_login_input(IO_CHUNK);
+        let server = Server::builder()
+            .scheduler(scheduler)
+            .limits(limits)
+            .build();
+        let server = server.expect("a server without listeners");
+        let (mut client, stream) = UnixStream::pair().expect("two descriptors");
+        let attached = server.handle().attach(stream, Arc::clone(&handler));
+        attached.expect("there is room");
+        client.write_all(b"!").expect("it fits");
+        let mut message = vec![0; MESSAGE];
+        for _ in 0..ROUNDS {
+            let (begin, rest) = message.split_at_mut(1000);
+            client.read_exact(begin).expect("a message");
+            client.write_all(b"!").expect("it fits");
+            client.read_exact(rest).expect("the rest of it");
+        }
+        assert_eq!(client.read(&mut message).expect("an end"), 0);
+        assert!(server.drain(Duration::from_secs(60)).clean());
+        assert_eq!(*handler.0.lock(), Some(CloseReason::HandlerClosed));
+    }
 }
 
 #[test]

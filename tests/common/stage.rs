@@ -690,8 +690,7 @@ impl Handler for Stage {
         session.reaches("woken");
         let word = match why {
             Woken::Again => return self.again(session, conn),
-            Woken::Flushed if !conn.is_cancelled() => return session.stream(conn),
-            Woken::Flushed => "",
+            Woken::Flushed => return session.stream(conn),
             Woken::Resumed => "resumed",
             Woken::Due => "due",
             Woken::Poked => "poked",

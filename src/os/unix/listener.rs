@@ -65,7 +65,14 @@ impl Acceptor {
         let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
         let address = SockAddr::unix(path)?;
         if let Err(error) = socket.bind(&address) {
-            if error.kind() != io::ErrorKind::AddrInUse || !is_stale(path)? {
+            if error.kind() != io::ErrorKind::AddrInUse {
+                return Err(error);
+            }
+            if !fs::symlink_metadata(path)?.file_type().is_socket() {
+                let message = "there is something else than a socket";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+            }
+            if !is_stale(path)? {
                 return Err(error);
             }
             fs::remove_file(path)?;
@@ -270,11 +277,8 @@ fn locked_folder(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether the path is a socket without a listener.
+/// Whether nobody listens on the socket with this path.
 fn is_stale(path: &Path) -> io::Result<bool> {
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Ok(false);
-    }
     // Not blocking: somebody may listen there whose backlog is full.
     let probe = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
     probe.set_nonblocking(true)?;
