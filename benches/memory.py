@@ -5,6 +5,8 @@
    the announcement, with half of what a stranger may send, and with nearly all of it. Text and MySQL's protocol.
 2. 1,000 peers that fall silent in the middle of a TLS handshake: threads, their CPU, and how long another client
    takes from connecting to its first answer.
+
+Each line ends in the bar, where there is one.
 """
 import os, resource, socket, ssl, subprocess, sys, time
 
@@ -29,7 +31,11 @@ def address(process):
     return host, int(port)
 
 
-def settled(pid, threads_too=False):
+def bar(text, kept):
+    return f"bar {text}: {'kept' if kept else 'NOT KEPT'}"
+
+
+def settled(pid):
     """Waits until the server has done nothing for half a second."""
     before = None
     while before != (now := cpu(pid)):
@@ -65,7 +71,8 @@ def announcements(scheduler, protocol, behind, clients=4096):
         except ConnectionResetError:
             closed += 1
     print(f"  {scheduler}, {protocol}: {clients} clients, {behind} bytes behind the announcement: "
-          f"{grown:.0f} MiB more, {status(server.pid, 'Threads')} threads, {closed} of them answered or closed", flush=True)
+          f"{grown:.0f} MiB more, {status(server.pid, 'Threads')} threads, {closed} of them answered or closed; "
+          f"{bar('300 MiB', grown < 300)}", flush=True)
     for client in all_of_them:
         client.close()
     server.terminate()
@@ -108,9 +115,12 @@ def silent_handshakes(*options, peers=1000):
     came = time.monotonic() - begun
     beside, busy = worst(), cpu(server.pid)
     time.sleep(2)
+    with_them = status(server.pid, "Threads")
+    # Whoever has a thread each has no workers to hold.
+    verdict = "a thread each" if options else bar("no thread more", with_them <= threads)
     print(f"  {' '.join(options) or 'pool'}: worst of 50 first answers {alone:.1f} ms alone, {beside:.1f} ms beside {peers} "
-          f"silent handshakes (which came in {came:.1f} s); {threads} threads before, {status(server.pid, 'Threads')} with them; "
-          f"{cpu(server.pid) - busy:.2f} s of CPU in 2 s of silence", flush=True)
+          f"silent handshakes (which came in {came:.1f} s); {threads} threads before, {with_them} with them; "
+          f"{cpu(server.pid) - busy:.2f} s of CPU in 2 s of silence; {verdict}", flush=True)
     for peer in silent:
         peer.close()
     server.communicate("\n")

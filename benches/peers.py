@@ -132,26 +132,27 @@ def pipelines(*options):
     alone, rate = p99(server)
     commands = (b"ECHO " + b"x" * 995 + b"\n") * 10_000
     replies = 10_000 * 996
-    stop, done, closed = threading.Event(), [], []
+    stop, done, closed, broken = threading.Event(), [], [], []
 
     def pipeline():
         while not stop.is_set():
             with server.connect() as client:
-                client.sendall(commands)
                 got = 0
-                while got < replies:
-                    n = len(client.recv(1 << 20))
-                    if not n:
-                        break
-                    got += n
-                (done if got == replies else closed).append(got)
+                try:
+                    client.sendall(commands)
+                    while got < replies and (n := len(client.recv(1 << 20))):
+                        got += n
+                    (done if got == replies else closed).append(got)
+                except ConnectionError:
+                    broken.append(got)
 
     working = threading.Thread(target=pipeline)
     working.start()
     beside, rate_beside = p99(server)
     stop.set()
     working.join()
-    print(f"  {server.name}: {len(done)} pipelines of 10 MB got all replies, {len(closed)} a close; p99 of 16 others {alone:.2f} ms "
+    print(f"  {server.name}: {len(done)} pipelines of 10 MB got all replies, {len(closed)} a clean close, {len(broken)} another end "
+          f"(bar 0: {'NOT KEPT' if broken else 'kept'}); p99 of 16 others {alone:.2f} ms "
           f"alone ({rate:.0f}/s), {beside:.2f} ms beside ({rate_beside:.0f}/s); {verdict(alone, beside)}", flush=True)
     server.process.kill()
 
@@ -172,7 +173,10 @@ def cursor(*options):
     while got < size + 1:
         got += len(client.recv(1 << 20))
     grown = server.memory("VmHWM") - before
-    held = f", at {max(busy)} of {len(busy)} looks a thread was held beside the one that looked" if busy else ""
+    looks = sum(threads > 0 for threads in busy)
+    # Between two pieces nothing is held; a look may find one that is being made.
+    held = (f"; {looks} of {len(busy)} looks found a thread at it, bar less than half: "
+            f"{'kept' if 2 * looks < len(busy) else 'NOT KEPT'}") if busy else ""
     print(f"  {server.name}: {got / MB:.0f} MB came in {time.monotonic() - begun:.0f} s; {grown:.2f} MiB more memory at most, "
           f"bar 4 MiB: {'kept' if grown < 4 else 'NOT KEPT'}{held}", flush=True)
     server.process.kill()

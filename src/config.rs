@@ -439,8 +439,9 @@ pub struct Limits {
     /// Memory for the half commands of all connections together, at least `max_input`. When they come to more,
     /// the largest of them is closed, with [`CloseReason::InputBudget`](crate::CloseReason): those who send
     /// much and slowly take nothing from those who send little. Default 1 GiB, which is 64 of the largest
-    /// commands, or 16,384 clients that have not logged in with all that they may send. What admins send is
-    /// not counted with it.
+    /// commands, or 16,384 clients that have not logged in with all that they may send. What a transport holds
+    /// of its input counts if it [says](crate::Transport::input_bytes) how much that is. What admins send is not
+    /// counted with it.
     pub input_budget: usize,
 
     /// Bytes of reply that wait in memory for a slow reader; beyond that the handler's writes

@@ -1432,7 +1432,7 @@ impl Conn {
             Some(buffers) if buffers.input.len() > 0 => buffers.input.bytes.len(),
             _ => 0,
         };
-        let held = waiting + self.link.ahead.get_mut().as_ref().map_or(0, |a| a.memory());
+        let held = waiting + self.link.beside();
         if held != self.link.told.get() {
             self.link.hold(held);
         }
@@ -1453,12 +1453,12 @@ impl Conn {
 
     /// How much of the memory is its own.
     pub(crate) fn buffer_bytes(&mut self) -> usize {
-        let ahead = self.link.ahead.get_mut().as_ref().map_or(0, |a| a.memory());
+        let beside = self.link.beside();
         match &mut self.buffers {
             Some(buffers) => {
-                ahead + buffers.input.bytes.len() + buffers.output.get_mut().bytes.capacity()
+                beside + buffers.input.bytes.len() + buffers.output.get_mut().bytes.capacity()
             }
-            None => ahead,
+            None => beside,
         }
     }
 
@@ -1471,7 +1471,7 @@ impl Conn {
         if buffers.is_empty() {
             buffers.trim();
             *desk = self.buffers.take();
-            0
+            self.link.beside()
         } else {
             // Half a command waits; it must not hold a large buffer that once was needed.
             buffers.input.shrink();
@@ -1732,6 +1732,22 @@ impl Link {
         }
     }
 
+    /// The memory of input that is not in the buffer.
+    #[inline]
+    fn beside(&mut self) -> usize {
+        let ahead = self.ahead.get_mut().as_ref().map_or(0, |a| a.memory());
+        match self.upgraded.get_mut() {
+            Some(_) => ahead + self.held_by_transport(),
+            None => ahead,
+        }
+    }
+
+    #[cold]
+    fn held_by_transport(&self) -> usize {
+        let held = self.through_fenced(|upgraded| Ok(upgraded.input_bytes()));
+        held.unwrap_or(0)
+    }
+
     /// The first reason stays.
     fn note_failure(&self, why: CloseReason) {
         self.failed.set(self.failed.get().or(Some(why)));
@@ -1755,10 +1771,7 @@ impl Link {
     }
 
     /// The same for an operation of the transport's.
-    fn fail_through(&self, error: io::Error, panicked: bool) -> io::Error {
-        if panicked {
-            self.shared.panicked(1);
-        }
+    fn fail_through(&self, error: io::Error) -> io::Error {
         match error.kind() {
             _ if self.shared.is_cancelled() => {}
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {}
@@ -1782,7 +1795,8 @@ impl Link {
         call(upgraded)
     }
 
-    fn through_or_fail<T>(
+    /// The same, and a panic of the transport's ends the connection.
+    fn through_fenced<T>(
         &self,
         call: impl FnOnce(&mut Upgraded) -> io::Result<T>,
     ) -> io::Result<T> {
@@ -1792,9 +1806,19 @@ impl Link {
             panicked = upgraded.take_panic();
             done
         });
-        match done {
+        if panicked {
+            self.shared.panicked(1);
+        }
+        done
+    }
+
+    fn through_or_fail<T>(
+        &self,
+        call: impl FnOnce(&mut Upgraded) -> io::Result<T>,
+    ) -> io::Result<T> {
+        match self.through_fenced(call) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                Err(self.fail_through(error, panicked))
+                Err(self.fail_through(error))
             }
             done => done,
         }
@@ -1879,7 +1903,8 @@ impl Link {
         let before = ahead.memory();
         let taken = ahead.read(max, |into| {
             if through {
-                self.receive(into)
+                // Why it fails is noted when somebody wants to read it.
+                self.through_fenced(|upgraded| upgraded.receive(into))
             } else {
                 let got = self.shared.socket.read_now(into, false);
                 got.map(|got| got.bytes)
@@ -1998,6 +2023,8 @@ impl Link {
                 if self.through(|upgraded| Ok(upgraded.is_shaken()))? {
                     continue;
                 } else if taken == Taken::Last {
+                    // As it fails again.
+                    self.receive(&mut [])?;
                     return Err(self.fail(io::ErrorKind::BrokenPipe.into()));
                 }
             }

@@ -825,7 +825,6 @@ impl<H: Handler> Connection for Served<H> {
             End::Closed if self.detached => (ConnState::Detached, NEVER),
             End::Closed => (ConnState::Closing, NEVER),
         };
-        self.conn.shared().state.store(state as u8, Relaxed);
         // A thread of its own keeps them to the end.
         let bytes = match place {
             Place::Poller(..) => self.conn.give_back(desk),
@@ -834,6 +833,8 @@ impl<H: Handler> Connection for Served<H> {
         if end != End::Closed {
             self.conn.hold_input();
         }
+        // Last: whoever looks for what it holds finds that of this turn.
+        self.conn.shared().state.store(state as u8, Relaxed);
         self.conn.shared().set_buffer_bytes(bytes);
         Turn {
             end,

@@ -39,7 +39,7 @@ pub struct Stats {
     /// Connections that had input which no readiness event announced: a fault of the poller or of
     /// this crate, found by the backstop. 0 in every test.
     pub lost_edges: u64,
-    /// Memory of half commands, over all connections; see
+    /// Memory of half commands, and of what transports hold of them, over all connections; see
     /// [`Limits::input_budget`](crate::Limits::input_budget).
     pub input_bytes: usize,
     /// Errors of `accept` after which the listener rested for a moment (no descriptors, no memory).
@@ -273,7 +273,8 @@ pub struct ConnInfo {
     /// Whether it has been killed, or is to be closed for another reason.
     pub cancelled: bool,
     /// Bytes of buffers that it had when its last turn ended. A connection at rest in the pool has none,
-    /// unless half a command or half a reply is in it.
+    /// unless half a command or half a reply is in it, and what its transport has of its
+    /// [input](crate::Transport::input_bytes).
     pub buffer_bytes: usize,
     /// What [`Handler::session_bytes`](crate::Handler::session_bytes) said after its last command.
     pub session_bytes: usize,

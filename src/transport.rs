@@ -15,7 +15,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::os::socket::Socket;
 
@@ -60,13 +60,21 @@ pub trait Transport: Read + Write + Any + Send {
     /// # Errors
     /// They are ignored: the peer may have gone.
     fn close(&mut self) -> io::Result<()>;
+
+    /// How many bytes of memory it has for what has come and has not been read: half a record, half a
+    /// handshake. They count for [`input_budget`](crate::Limits::input_budget), with the rest of the
+    /// connection's input. Called when the connection has had its turn, so it should be quick. The default, 0,
+    /// is for those that keep no more than a few records, as rustls does.
+    fn input_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// A socket that a transport reads from and writes to. It never blocks: the error is `WouldBlock` then.
 pub struct Raw {
     wire: Arc<dyn Wire>,
     /// Came before there was a transport, and is for it.
-    ahead: Vec<u8>,
+    ahead: io::Cursor<Vec<u8>>,
     flow: Arc<Flow>,
 }
 
@@ -80,6 +88,8 @@ struct Flow {
     dry: AtomicBool,
     /// Bytes that have left.
     sent: AtomicU64,
+    /// The memory of what is ahead.
+    ahead: AtomicUsize,
 }
 
 /// Who has a socket.
@@ -95,9 +105,14 @@ impl fmt::Debug for Raw {
 
 impl Read for Raw {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if !self.ahead.is_empty() {
-            let n = (&self.ahead[..]).read(into)?;
-            self.ahead.drain(..n);
+        let ahead = self.ahead.get_ref().len();
+        if ahead > 0 {
+            let n = self.ahead.read(into)?;
+            if self.ahead.position() == ahead as u64 {
+                self.ahead = io::Cursor::default();
+                // Relaxed: see there.
+                self.flow.ahead.store(0, Relaxed);
+            }
             return Ok(n);
         }
         let got = loop {
@@ -149,6 +164,9 @@ pub(crate) struct Upgraded {
     closed: bool,
     flow: Arc<Flow>,
     panicked: bool,
+    /// Why reading has failed: it does so again, whatever the transport would say, for who saw it first may have
+    /// had no use for it.
+    failed: Option<io::ErrorKind>,
 }
 
 impl fmt::Debug for Upgraded {
@@ -174,11 +192,12 @@ impl Upgraded {
         // Nobody has seen the socket empty, and there may be something ahead.
         let flow = Arc::new(Flow {
             taken: AtomicBool::new(true),
+            ahead: AtomicUsize::new(ahead.capacity()),
             ..Flow::default()
         });
         let raw = Raw {
             wire,
-            ahead,
+            ahead: io::Cursor::new(ahead),
             flow: Arc::clone(&flow),
         };
         Ok(Self {
@@ -188,6 +207,7 @@ impl Upgraded {
             closed: false,
             flow,
             panicked: false,
+            failed: None,
         })
     }
 
@@ -246,6 +266,13 @@ impl Upgraded {
         self.flow.sent.load(Relaxed)
     }
 
+    /// The memory of input in it and before it.
+    pub(crate) fn input_bytes(&mut self) -> usize {
+        let kept = self.call(|transport| Ok(transport.input_bytes()));
+        // Relaxed: see the field.
+        self.flow.ahead.load(Relaxed) + kept.unwrap_or(0)
+    }
+
     /// Whether it has something that the socket did not take.
     pub(crate) fn owes(&self) -> bool {
         self.owes
@@ -276,15 +303,24 @@ impl Upgraded {
 
     /// Reads plaintext. `WouldBlock`: there is none, neither here nor at the socket.
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(kind) = self.failed {
+            return Err(kind.into());
+        }
         let got = match self.shake() {
             Ok(true) => self.receive_shaken(into),
             Ok(false) => Err(io::ErrorKind::WouldBlock.into()),
             Err(error) => Err(error),
         };
-        // One that cannot send may not have looked for more.
-        if !self.owes && got.as_ref().err().is_some_and(would_block) {
-            // Relaxed: see the field.
-            self.flow.taken.store(false, Relaxed);
+        match &got {
+            // One that cannot send may not have looked for more.
+            Err(error) if would_block(error) => {
+                if !self.owes {
+                    // Relaxed: see the field.
+                    self.flow.taken.store(false, Relaxed);
+                }
+            }
+            Err(error) => self.failed = Some(error.kind()),
+            Ok(_) => {}
         }
         got
     }

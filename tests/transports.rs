@@ -37,6 +37,11 @@ everywhere! {
     a_handshake_that_fails_closes_its_connection_only,
     a_transport_that_panics_closes_its_connection_only,
     a_silent_client_is_closed_through_the_transport,
+    an_end_that_was_found_while_a_reply_waited_is_not_the_reason_of_another_close,
+    an_end_that_was_found_while_a_reply_waited_is_found_when_it_is_read,
+    a_handshake_that_fails_while_words_wait_for_it_is_why_it_closes,
+    what_a_transport_holds_counts_for_the_budget,
+    what_came_before_a_transport_counts_until_it_is_taken,
 }
 
 in_the_pool! {
@@ -52,6 +57,8 @@ const MASK: u8 = 0x55;
 const HELLO: &[u8; 6] = b"HELLO!";
 /// What says that nothing more comes, as it is on the wire.
 const END: u8 = 0xff;
+/// What a record begins and ends with, of which nothing is handed out before it is whole.
+const RECORD: u8 = 0xfe;
 
 /// Keeps what it has read ahead, and reads ahead wherever it can.
 struct Masked {
@@ -65,6 +72,8 @@ struct Masked {
     broken: bool,
     /// So much goes before its hello; and it reads nothing while it has something to send.
     padding: usize,
+    /// Says only once that reading has failed.
+    forgets: bool,
     /// In the method of that name, from that call on.
     panics: (String, Arc<AtomicBool>),
     calls: Arc<AtomicUsize>,
@@ -80,6 +89,7 @@ impl Masked {
             ended: false,
             broken: false,
             padding: masker.padding,
+            forgets: masker.forgets,
             panics: (masker.panics.into(), Arc::clone(&masker.calm)),
             calls: Arc::clone(&masker.calls),
         }
@@ -150,6 +160,11 @@ impl Transport for Masked {
         self.leaves.push(END);
         self.flush()
     }
+
+    fn input_bytes(&self) -> usize {
+        self.reaches("input_bytes");
+        self.come.len()
+    }
 }
 
 impl Read for Masked {
@@ -157,10 +172,21 @@ impl Read for Masked {
         assert!(self.greeted, "the handshake comes first");
         self.reaches("read");
         // A byte at a time, as if each were a record.
-        if self.come.is_empty() && !self.ended {
+        let waits = match self.come.split_first() {
+            Some((&RECORD, rest)) => !rest.contains(&RECORD),
+            come => come.is_none(),
+        };
+        if waits && !self.ended {
             or_nothing(self.read_ahead())?;
         }
+        if self.come.first() == Some(&RECORD)
+            && let Some(end) = self.come[1..].iter().position(|byte| *byte == RECORD)
+        {
+            self.come.remove(1 + end);
+            self.come.remove(0);
+        }
         match self.come.first().copied() {
+            Some(RECORD) if !self.broken => Err(io::ErrorKind::WouldBlock.into()),
             _ if self.ended => Ok(0),
             Some(END) => {
                 self.ended = true;
@@ -174,7 +200,10 @@ impl Read for Masked {
                 }
                 Ok(n)
             }
-            None if self.broken => Err(io::ErrorKind::UnexpectedEof.into()),
+            None if self.broken => {
+                self.ended = self.forgets;
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
             None => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -222,6 +251,7 @@ struct Masker {
     /// No panics yet.
     calm: Arc<AtomicBool>,
     padding: usize,
+    forgets: bool,
     /// Of the transports' methods.
     calls: Arc<AtomicUsize>,
     inside: AtomicUsize,
@@ -870,7 +900,15 @@ fn a_handshake_that_fails_closes_its_connection_only(setup: Setup) {
 }
 
 fn a_transport_that_panics_closes_its_connection_only(setup: Setup) {
-    for method in ["handshake", "read", "write", "flush", "close", "drop"] {
+    for method in [
+        "handshake",
+        "read",
+        "write",
+        "flush",
+        "close",
+        "drop",
+        "input_bytes",
+    ] {
         let running = serve(
             setup,
             Options::default(),
@@ -939,5 +977,105 @@ fn a_silent_client_is_closed_through_the_transport(setup: Setup) {
         running.server.handle().kill(seen.id);
     }
     running.until_closed("killed");
+    running.end();
+}
+
+/// A client whose end nobody announced, and who takes nothing of a reply: that it takes nothing is what ends it.
+fn an_end_that_was_found_while_a_reply_waited_is_not_the_reason_of_another_close(setup: Setup) {
+    let limits = Limits::default().write_timeout(Duration::from_millis(300));
+    let running = serve(setup, Options::limits(limits), Masker::default());
+    let mut client = running.masked();
+    client.send(&format!("big {BIG}"));
+    client.0.half_close();
+    running.until_closed("write_timeout");
+    assert_eq!(running.end(), [CloseReason::WriteTimeout]);
+}
+
+/// Even if its transport says it only once.
+fn an_end_that_was_found_while_a_reply_waited_is_found_when_it_is_read(setup: Setup) {
+    for forgets in [false, true] {
+        let masker = Masker {
+            forgets,
+            ..Masker::default()
+        };
+        let running = serve(setup, Options::default(), masker);
+        let mut client = running.masked();
+        client.send(&format!("big {BIG}\nbehind"));
+        client.0.half_close();
+        client.read_big(0, BIG);
+        assert_eq!(client.line(), "behind");
+        running.until_closed("truncated");
+        running.end();
+    }
+}
+
+fn a_handshake_that_fails_while_words_wait_for_it_is_why_it_closes(setup: Setup) {
+    let running = serve(setup, Options::default(), Masker::default());
+    let mut client = running.connect();
+    client.send("mask before");
+    assert_eq!(client.line(), "begin");
+    until("it waits", || {
+        !running.server.handle().stats().waits.is_empty()
+    });
+    client.send("GET / HTTP/1.1");
+    assert_eq!(client.rest(), "BAD\n");
+    running.until_closed("transport");
+    running.end();
+}
+
+/// Half a record is memory as half a command is, though nothing of it has been handed out.
+fn what_a_transport_holds_counts_for_the_budget(setup: Setup) {
+    let limits = Limits::default().max_input(1 << 16).input_budget(1 << 17);
+    let running = serve(setup, Options::limits(limits), Masker::default());
+    let held = || running.server.handle().stats().input_bytes;
+    let half_a_record = |bytes: usize| {
+        let mut client = running.masked();
+        client.0.send_bytes(&[RECORD]);
+        client.0.send_bytes(&vec![b'x' ^ MASK; bytes]);
+        client
+    };
+    let mut largest = half_a_record(60_000);
+    until("it counts", || held() >= 60_000);
+    let mut others = [half_a_record(40_000), half_a_record(40_000)];
+    running.until_closed("input_budget");
+    let word = largest.0.rest_bytes();
+    let word: String = word.iter().map(|byte| char::from(byte ^ MASK)).collect();
+    assert!(word.contains("input_budget"), "{word}");
+    for client in &mut others {
+        client.0.send_bytes(&[b'\n' ^ MASK, RECORD]);
+        assert_eq!(client.line().len(), 40_000);
+    }
+    until("it is given back", || held() == 0);
+    running.end();
+}
+
+/// A transport that has much to send before it reads: what came before it is held for it meanwhile.
+fn what_came_before_a_transport_counts_until_it_is_taken(setup: Setup) {
+    let masker = Masker {
+        padding: BIG,
+        ..Masker::default()
+    };
+    let running = serve(setup, Options::default(), masker);
+    let handle = running.server.handle();
+    let held = || handle.stats().input_bytes;
+    let mut client = running.connect();
+    client.send("mask now behind");
+    client.read_big(0, 10);
+    let word = "x".repeat(50_000);
+    client.send_bytes(HELLO);
+    client.send_bytes(&mask(&word));
+    until("it has been read", || held() >= word.len());
+    client.read_big(10, BIG);
+    assert_eq!(client.line(), "");
+    until("its turn is over", || {
+        handle.connections()[0].state.name() == "flushing"
+    });
+    assert!(held() >= word.len(), "{}", held());
+    let mut client = MaskedClient(client);
+    assert!(client.bytes(BIG).iter().all(|byte| *byte == b'p'));
+    client.expect_hello();
+    client.send("");
+    assert_eq!(client.line(), word);
+    until("it is given back", || held() == 0);
     running.end();
 }

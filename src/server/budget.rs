@@ -39,8 +39,8 @@ impl HalfCommands {
 
     /// Which are to be closed, so that the others take no more than `budget`: the largest. Taken off at once, so
     /// that nobody else is chosen for what these are about to give back. `own` is whoever asks, whose bytes nobody
-    /// has been shown; of the others those that wait for the rest of a command, or have sent some behind a reply that they do
-    /// not take.
+    /// has been shown; of the others those at rest: who wait for the rest of a command, or of what their transport makes it
+    /// of, or have sent some behind a reply that they do not take.
     pub(crate) fn weed(
         &self,
         own: ConnId,
@@ -53,7 +53,8 @@ impl HalfCommands {
             return Vec::new();
         }
         let waits = |shared: &Shared| {
-            shared.id() == own || matches!(shared.state(), ConnState::Reading | ConnState::Flushing)
+            use ConnState::{Flushing, Idle, Reading};
+            shared.id() == own || matches!(shared.state(), Idle | Reading | Flushing)
         };
         let mut largest: Vec<_> = all()
             .into_iter()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sqlite_server::{BUSY, Sqlite};
 use thread_group_pool::test_util::{Chaos, Client, Kit, KitBuilder};
@@ -75,6 +75,12 @@ fn value(client: &mut Client, statement: &str) -> i64 {
 
 const COUNTER: [&str; 2] = ["CREATE TABLE counter (n)", "INSERT INTO counter VALUES (0)"];
 
+/// How long a kill may take; measured here and shown with `--nocapture`, and not asserted: the machine may be busy.
+const KILL_BAR: Duration = Duration::from_millis(100);
+
+/// More than a command has that is about to ask whether it is killed when it begins.
+const A_WHILE: Duration = Duration::from_millis(10);
+
 /// Goes on for ever.
 const LONG: &str =
     "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT count(*) FROM c";
@@ -110,7 +116,10 @@ under_both_schedulers! {
                 });
             }
         });
-        assert_eq!(value(&mut greeted(&kit), "SELECT n FROM counter"), WRITERS * ROUNDS);
+        let counted = value(&mut greeted(&kit), "SELECT n FROM counter");
+        let lost = WRITERS * ROUNDS - counted;
+        eprintln!("{kind:?}: {lost} of {} updates lost, bar 0", WRITERS * ROUNDS);
+        assert_eq!(lost, 0);
         // They did meet, and said so.
         let waits = kit.handle().stats().waits;
         assert!(waits.iter().any(|w| w.kind.to_string() == "other" || w.kind == BUSY), "{waits:?}");
@@ -122,22 +131,22 @@ under_both_schedulers! {
         let kit = database.serve(kind.kit());
         let (mut victim, mut admin) = (greeted(&kit), greeted(&kit));
         let mut took = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..20 {
             victim.send(format!("{LONG}\n"));
-            let begun = loop {
-                let begun = Instant::now();
-                // Until it is there to be killed.
-                let found = kit.handle().find(victim.id()).and_then(|conn| conn.command());
-                if found.is_some() {
-                    break begun;
-                }
+            // It has been running for a while.
+            let runs = || kit.handle().connections().into_iter()
+                .any(|c| c.id == victim.id() && c.command.is_some() && c.since >= A_WHILE);
+            while !runs() {
                 thread::yield_now();
-            };
+            }
+            let begun = Instant::now();
             run(&mut admin, &[&format!("KILL QUERY {}", victim.id())]);
             assert_eq!(reply(&mut victim), ["ERR\tinterrupted"]);
             took.push(begun.elapsed());
         }
-        eprintln!("{kind:?}: kill to reply {took:?}");
+        let worst = took.iter().max().expect("some");
+        let bar = if *worst < KILL_BAR { "kept" } else { "NOT KEPT" };
+        eprintln!("{kind:?}: worst of {} from KILL to reply {worst:.1?}, bar {KILL_BAR:?}: {bar}", took.len());
         // One that has gone is never hit again.
         run(&mut admin, &[&format!("KILL QUERY {}", victim.id())]);
         assert_eq!(value(&mut victim, "SELECT 7"), 7);
