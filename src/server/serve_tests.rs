@@ -400,7 +400,14 @@ fn a_command_that_goes_on_for_long_is_charged_for_the_input_that_it_has_not_read
         for _ in 0..ROUNDS {
             let (begin, rest) = message.split_at_mut(1000);
             client.read_exact(begin).expect("a message");
+            let held = server.handle().stats().input_bytes;
             client.write_all(b"!").expect("it fits");
+            // Read ahead, while the rest of the message waits for room.
+            let begun = Instant::now();
+            while server.handle().stats().input_bytes == held {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it is not read");
+                std::thread::yield_now();
+            }
             client.read_exact(rest).expect("the rest of it");
         }
         assert_eq!(client.read(&mut message).expect("an end"), 0);
