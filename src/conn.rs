@@ -103,6 +103,8 @@ pub(crate) struct Shared {
     cancels: Arc<Cancels>,
     /// What its command waits for, under thread-per-connection. In the pool, its group knows.
     pub(crate) waiting: Mutex<Option<Waiting>>,
+    /// For showing: the connection has its own. Relaxed.
+    logged_in: AtomicBool,
 }
 
 /// A wait that has been reported.
@@ -169,6 +171,7 @@ impl Shared {
             commands: AtomicU64::new(0),
             session: AtomicU32::new(0),
             waiting: Mutex::new(None),
+            logged_in: AtomicBool::new(false),
             unheard: AtomicU64::new(0),
             command: Command::new(),
             held_input: AtomicUsize::new(0),
@@ -288,6 +291,11 @@ impl Shared {
     }
 
     /// Whether its silence is one in a transaction.
+    pub(crate) fn is_logged_in(&self) -> bool {
+        // Relaxed: see the field.
+        self.logged_in.load(Relaxed)
+    }
+
     pub(crate) fn is_in_transaction(&self) -> bool {
         // Relaxed: as the state that it is looked at with.
         self.in_transaction.load(Relaxed)
@@ -1316,6 +1324,8 @@ impl Conn {
         if !self.is_logged_in() {
             self.link.registry.log_in(self.link.shared.id, limit)?;
             self.link.logged_in.set(true);
+            // Relaxed: see the field.
+            self.link.shared.logged_in.store(true, Relaxed);
         }
         Ok(())
     }

@@ -117,6 +117,13 @@ impl Explanation {
                 f,
                 "is idle for {time}, holding something: its client has sent no command"
             ),
+            Activity::Idle if !conn.logged_in => {
+                write!(f, "waits for its client to log in for {time}")
+            }
+            Activity::Idle if conn.in_transaction => write!(
+                f,
+                "is idle in a transaction for {time}: its client has sent no command"
+            ),
             Activity::Idle => write!(f, "is idle for {time}: its client has sent no command"),
             Activity::Reading => {
                 write!(
@@ -241,6 +248,8 @@ mod tests {
             ahead: None,
             waits_for: None,
             holding: false,
+            logged_in: true,
+            in_transaction: false,
             cancelled: false,
             buffer_bytes: 0,
             session_bytes: 0,

@@ -462,6 +462,10 @@ impl fmt::Display for CloseReason {
             }
             Self::InputTooLong => f.write_str("a command was longer than max_input"),
             Self::Io(kind) => write!(f, "reading or writing failed: {kind}"),
+            // What `woken` says where there is none.
+            Self::Handler(io::ErrorKind::Unsupported) => {
+                f.write_str("the handler failed: unsupported (or it has no `woken`)")
+            }
             Self::Handler(kind) => write!(f, "the handler failed: {kind}"),
             Self::Panicked => f.write_str("the handler panicked"),
             Self::Draining => f.write_str("the server is shutting down"),

@@ -270,6 +270,10 @@ pub struct ConnInfo {
     /// Whether others may be waiting for what it holds, by its own word or theirs. False under
     /// thread-per-connection, which has no use for it.
     pub holding: bool,
+    /// Whether it is a session: whether [`Conn::logged_in`](crate::Conn::logged_in) has been called.
+    pub logged_in: bool,
+    /// Whether it is in a transaction, by [`Conn::set_in_transaction`](crate::Conn::set_in_transaction).
+    pub in_transaction: bool,
     /// Whether it has been killed, or is to be closed for another reason.
     pub cancelled: bool,
     /// Bytes of buffers that it had when its last turn ended. A connection at rest in the pool has none,

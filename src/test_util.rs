@@ -250,7 +250,9 @@ impl KitBuilder {
     }
 }
 
-/// A server under test. It has no listener: its clients come by [`client`](Self::client).
+/// A server under test. It has no listener: its clients come by [`client`](Self::client). Call
+/// [`finish`](Self::finish) at the end: one that is dropped instead, by a test that fails, takes as long as a
+/// [`Server`] that is dropped, several seconds if a client reads nothing or a command does not end.
 #[derive(Debug)]
 pub struct Kit<H> {
     server: Server,

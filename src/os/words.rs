@@ -1,5 +1,17 @@
 //! The words that every platform's layer says the same with: what a read brought, what is waited for.
 
+use std::io;
+
+/// The error of an address that stands for none.
+pub(crate) fn unresolved(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            io::Error::new(error.kind(), "the address is to be host:port")
+        }
+        _ => error,
+    }
+}
+
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {

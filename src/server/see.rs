@@ -276,6 +276,8 @@ impl Look {
             ahead: None,
             waits_for: None,
             holding: false,
+            logged_in: shared.is_logged_in(),
+            in_transaction: shared.is_in_transaction(),
             cancelled: shared.is_cancelled(),
             buffer_bytes,
             session_bytes,

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket as Socket2, TcpKeepalive, Type};
 
 use super::bell::Bell;
+use crate::os::words::unresolved;
 use crate::stream::{Keepalive, ListenOptions, Listener, LocalAddr, Stream};
 
 /// A listening socket.
@@ -32,7 +33,7 @@ impl Acceptor {
     /// Binds a TCP address: the first of those that `address` stands for which can be bound.
     pub(crate) fn tcp(address: &str, options: &ListenOptions) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-        for address in address.to_socket_addrs()? {
+        for address in address.to_socket_addrs().map_err(unresolved)? {
             match Self::tcp_at(address, options) {
                 Ok(acceptor) => return Ok(acceptor),
                 Err(error) => last = error,
