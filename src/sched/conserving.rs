@@ -100,6 +100,8 @@ pub(super) fn wants_ticks<T>(s: &State<T>) -> bool {
     s.lanes.offer(open_lanes(s))
         || (s.crew.listener().is_none() && s.table.resting() > 0)
         || s.crew.long() > 0
+        // Others wait for one that is likely to be long: it is to be found so, or not.
+        || (s.lanes.len() > 0 && s.crew.likely_long() > 0)
         || s.crew.excess() > s.table.holding()
 }
 
