@@ -288,12 +288,11 @@ impl PartRef<'_> {
         for left in &mut threads {
             left.serves = left.serves.or_else(|| running.get(&left.name).copied());
         }
-        let counts = self.registry.tally().counts();
+        let (counts, all) = self.registry.tally().counts(|| self.registry.all());
         report.idle += counts.idle;
         report.finished += counts.finished;
         report.left += counts.left;
         report.killed.extend(counts.killed);
-        let all = self.registry.all();
         report.abandoned.extend(all.iter().map(|s| s.id()));
         for left in threads {
             let now = self.registry.now();

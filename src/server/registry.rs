@@ -412,10 +412,10 @@ impl Registry {
 
     pub(crate) fn closed(&self, shared: &Shared, why: &CloseReason) {
         self.closes[why.index()].fetch_add(1, Relaxed);
-        self.tally.closed(shared, *why);
         let commands = shared.commands.load(Relaxed);
         self.commands.fetch_add(commands, Relaxed);
-        self.remove(shared.id());
+        let remove = || self.remove(shared.id());
+        self.tally.closed(shared, *why, remove);
     }
 
     fn remove(&self, id: ConnId) {

@@ -41,10 +41,12 @@ impl Tally {
         }
     }
 
-    pub(crate) fn closed(&self, shared: &Shared, why: CloseReason) {
+    /// It has ended, and is counted out by `remove`: for the report both are one.
+    pub(crate) fn closed(&self, shared: &Shared, why: CloseReason, remove: impl FnOnce()) {
         let mut counts = self.0.lock();
         let Some(counts) = &mut *counts else {
-            return;
+            drop(counts);
+            return remove();
         };
         let condemned = counts.condemned.remove(&shared.id());
         let calls = counts.were_idle.remove(&shared.id());
@@ -54,9 +56,12 @@ impl Tally {
             CloseReason::Killed if condemned => counts.killed.push(shared.id()),
             _ => counts.left += 1,
         }
+        remove();
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        self.0.lock().clone().unwrap_or_default()
+    /// How those have ended that have, and who is left.
+    pub(crate) fn counts<T>(&self, left: impl FnOnce() -> T) -> (Counts, T) {
+        let counts = self.0.lock();
+        (counts.clone().unwrap_or_default(), left())
     }
 }
