@@ -1818,7 +1818,7 @@ fn walks_of_more_than_a_million_worlds_keep_the_invariants() {
         719_412,
     );
     // These two are too many to walk to the end.
-    for (boosts, least) in [(false, 74_844), (true, 245_337)] {
+    for (boosts, least) in [(false, 74_844), (true, 245_263)] {
         let setup = Setup {
             holds: if boosts { &[] } else { &[true] },
             boosts,
