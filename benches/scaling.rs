@@ -84,6 +84,7 @@ mod linux {
                         port: 0,
                         rows: ROWS,
                         options: ServerOptions::of_groups(split.server.len()),
+                        disk: None,
                         cpus: split.server.clone(),
                     };
                     let mut bench = Bench {

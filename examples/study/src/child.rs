@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
 use crate::options::ServerOptions;
@@ -46,6 +47,8 @@ pub struct Order {
     pub rows: u64,
     /// How it is set.
     pub options: ServerOptions,
+    /// What it writes, and nothing else; `None` is a database.
+    pub disk: Option<Disk>,
     /// Where it may run.
     pub cpus: Vec<usize>,
 }
@@ -79,6 +82,7 @@ impl Server {
             endpoint,
             rows: order.rows,
             options: order.options,
+            disk: order.disk.clone(),
             cpus: order.cpus.clone(),
         };
         // The running image itself, which stays right when the file is rebuilt under a long run.

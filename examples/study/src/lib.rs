@@ -17,6 +17,7 @@
 pub mod args;
 pub mod child;
 pub mod cpu;
+pub mod disk;
 pub mod doctor;
 mod due;
 pub mod error;

@@ -19,13 +19,15 @@ mod linux {
     use std::time::Duration;
 
     use indicatif::{ProgressBar, ProgressStyle};
-    use study::args::{self, Command, HELP, Latency, Table};
+    use study::args::{self, Command, Disk, HELP, Latency, Table};
     use study::cpu::{self, Split};
     use study::error::{Error, Result};
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
-    use study::{doctor, knee, latency, mixed, process, published, report, server, single, table};
+    use study::{
+        disk, doctor, knee, latency, mixed, process, published, report, server, single, table,
+    };
 
     pub(crate) fn main() -> ExitCode {
         if let Some(code) = server::main_if_asked() {
@@ -49,6 +51,7 @@ mod linux {
             }
             Command::Single(table) => throughput(&table, single::render),
             Command::Mixed(table) => throughput(&table, mixed::render),
+            Command::Disk(disk) => writes(&disk),
             Command::Latency(latency) => latencies(&latency),
             Command::Report(plan) => everything(&plan),
             Command::Doctor(plan) => examine(&plan),
@@ -123,6 +126,20 @@ mod linux {
             json.write(&record::knee_json(&machine, bound, &found))?;
         }
         conclude(&machine, &knee::render(plan, bound, &found), false)
+    }
+
+    fn writes(Disk { plan, json }: &Disk) -> Result<ExitCode> {
+        let json = json.as_deref().map(Output::open).transpose()?;
+        let machine = prepare(plan.table.files_needed(), &plan.table.split)?;
+        let outcome = disk::run(plan, watcher(plan.rounds_in_all()))?;
+        if let Some(json) = json {
+            json.write(&record::disk_json(&machine, plan.sync, &outcome))?;
+        }
+        conclude(
+            &machine,
+            &disk::render(plan, &outcome),
+            outcome.has_errors(),
+        )
     }
 
     fn latencies(Latency { plan, json }: &Latency) -> Result<ExitCode> {

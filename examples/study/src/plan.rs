@@ -26,6 +26,8 @@ pub enum Workload {
     Convoy,
     /// Transactions of four kinds, by weight: what a business does all day.
     Mixed,
+    /// A block of a file is written; of `study disk` alone, whose servers know nothing else.
+    Disk,
 }
 
 /// The kinds of transaction of [`Workload::Mixed`], with how many of a hundred are of each.
@@ -37,7 +39,7 @@ pub const KINDS: [(&str, u64); 4] = [
 ];
 
 impl Workload {
-    /// In the order of a table.
+    /// In the order of a table; those of a database.
     pub const ALL: [Workload; 7] = [
         Workload::Ping,
         Workload::PointSelect,
@@ -58,6 +60,7 @@ impl Workload {
             Workload::OltpRw => "oltp_rw",
             Workload::Convoy => "convoy",
             Workload::Mixed => "mixed",
+            Workload::Disk => "disk",
         }
     }
 
@@ -93,7 +96,8 @@ impl Workload {
             | Workload::OltpRo
             | Workload::OltpRw
             | Workload::Convoy
-            | Workload::Mixed => 0,
+            | Workload::Mixed
+            | Workload::Disk => 0,
         }
     }
 }
@@ -125,9 +129,13 @@ impl Scheduler {
     ];
 
     /// Whether it can serve this. A statement that waits for a row would stop the one thread of the event
-    /// loop, and so whoever is to give the row up.
+    /// loop, and so whoever is to give the row up. The two hand-written servers know no disk.
     pub fn serves(self, workload: Workload) -> bool {
-        self != Scheduler::EventLoop || !workload.waits_for_rows()
+        match self {
+            Scheduler::Pool | Scheduler::Mariadb | Scheduler::PerConnection => true,
+            Scheduler::StdLoop => workload != Workload::Disk,
+            Scheduler::EventLoop => workload != Workload::Disk && !workload.waits_for_rows(),
+        }
     }
 
     /// How it is spelled in arguments, JSON and the published table.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::knee::Knee;
 use crate::latency;
@@ -73,6 +74,31 @@ pub fn latency_json(machine: &Machine, outcome: &latency::Outcome) -> String {
         "machine": facts(machine),
         "heavy_statement": outcome.heavy_statement,
         "cells": cells,
+    }))
+}
+
+/// `{"machine": {..}, "sync": "..", "cells": [{"hooks": .., ..}, ..], "fio": [{..}, ..]}`.
+pub fn disk_json(machine: &Machine, sync: disk::Sync, outcome: &disk::Outcome) -> String {
+    let cells = outcome.passes.iter().flat_map(|(hooks, cells)| {
+        cells.iter().map(move |cell| {
+            let mut fields = fields(cell);
+            fields.insert("hooks".into(), json!(hooks));
+            fields
+        })
+    });
+    let fio = outcome.fio.iter().filter_map(|(threads, fio)| {
+        let fio = fio.as_ref()?;
+        Some(json!({
+            "threads": threads,
+            "writes": rounded(fio.writes, 1.0),
+            "p99_us": rounded(fio.p99_us, 10.0),
+        }))
+    });
+    pretty(&json!({
+        "machine": facts(machine),
+        "sync": sync.to_string(),
+        "cells": cells.collect::<Vec<_>>(),
+        "fio": fio.collect::<Vec<_>>(),
     }))
 }
 

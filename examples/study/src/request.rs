@@ -32,6 +32,7 @@ impl Requests {
             Workload::Ping => vec![b"PING".to_vec()],
             Workload::PointSelect => vec![b"SELECT c FROM sbtest1 WHERE id=".to_vec()],
             Workload::UpdateNokey => (0..VALUES).map(|_| update_head(&mut random)).collect(),
+            Workload::Disk => vec![b"WRITE ".to_vec()],
             // Their statements are those of a script.
             Workload::OltpRo | Workload::OltpRw | Workload::Convoy | Workload::Mixed => {
                 vec![Vec::new()]

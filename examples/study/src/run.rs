@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 
 use crate::child::{Order, Server};
 use crate::cpu::Split;
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::{Clients, Errors, Load, Moment};
 use crate::options::ServerOptions;
@@ -50,6 +51,8 @@ pub struct Plan {
     pub ramp: Duration,
     /// The same seed makes the same statements.
     pub seed: u64,
+    /// What is written, for [`Workload::Disk`]; no other has one.
+    pub disk: Option<Disk>,
     /// The first server's TCP port, the next one's is one more; `None` for free ones.
     pub port: Option<u16>,
 }
@@ -86,6 +89,7 @@ impl Plan {
             port,
             rows: self.rows,
             options: self.options,
+            disk: self.disk.clone(),
             cpus: self.split.server.clone(),
         })
     }

@@ -198,7 +198,7 @@ fn published_table(workload: Workload, published: &[Published<'_>]) -> String {
     )
 }
 
-fn errors_line(cells: &[Cell]) -> String {
+pub(crate) fn errors_line(cells: &[Cell]) -> String {
     let total: u64 = cells.iter().map(|cell| cell.errors.total()).sum();
     match cells
         .iter()
@@ -310,6 +310,7 @@ mod tests {
             rate: None,
             ramp: Duration::ZERO,
             seed: 0,
+            disk: None,
             port: None,
         }
     }

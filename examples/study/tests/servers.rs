@@ -27,6 +27,7 @@ impl Server {
             endpoint: Endpoint::Tcp(([127, 0, 0, 1], 0).into()),
             rows: 100,
             options: ServerOptions::of_groups(1),
+            disk: None,
             cpus: cpu::allowed().unwrap(),
         };
         let mut process = Command::new(env!("CARGO_BIN_EXE_study"))

@@ -53,6 +53,43 @@ fn the_mixed_business_joins_slowly_and_is_counted_second_by_second() {
 }
 
 #[test]
+fn writes_are_measured_with_hooks_and_without_beside_what_the_disk_can_do() {
+    let folder = Folder::new("disk");
+    let json = folder.join("d.json");
+    for sync in ["fsync", "direct"] {
+        let output = study("disk --clients 2,8 --rounds 1 --seconds 0.2 --warmup 0.02 --rows 64")
+            .args(["--sync", sync, "--dir", "."])
+            .arg("--json")
+            .arg(&json)
+            .output()
+            .unwrap();
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{stderr}\n{stdout}");
+        assert!(
+            stdout.contains("pool / per-connection, no hooks"),
+            "{stdout}"
+        );
+        let json: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        let cells = json["cells"].as_array().unwrap();
+        assert_eq!(cells.len(), 2 * 2 * 2, "{json}");
+        for cell in cells {
+            assert_eq!(cell["errors"], 0, "{cell}");
+        }
+    }
+    let left = std::fs::read_dir(".").unwrap();
+    let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let left = left.map(|entry| name(entry.unwrap()));
+    assert_eq!(
+        left.filter(|name| name.starts_with("study-disk")).count(),
+        0
+    );
+    refused("disk --scheduler std-loop", "writes to no disk");
+    refused("disk --sync never", "no way to write");
+    refused("disk --dir /proc/no/such", "cannot write");
+    refused("table --hooks on", "hooks");
+}
+
+#[test]
 fn a_ramp_is_of_the_mixed_business_alone() {
     refused("table --ramp-up 1", "ramp-up");
     refused("mixed --ramp-up x", "--ramp-up");

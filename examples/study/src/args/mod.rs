@@ -11,6 +11,7 @@ use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
 use crate::cpu::{self, Split};
+use crate::disk::{self, Sync};
 use crate::doctor;
 use crate::error::{Error, Result};
 use crate::options::{ServerOptions, number};
@@ -56,6 +57,16 @@ temporary 10, report 5), a minute and second by second; options as for table, an
 
   --ramp-up S          until the last client has joined            [5]
   --clients, --seconds, --rounds   as above                        [64, 20, 1]
+
+study disk [options]: writes of 4 KiB to random places of a file, each a command; the pool
+with wait hooks and without them, thread-per-connection, and fio if it is installed
+
+  --sync HOW           fsync (each write is flushed) or direct (past the page cache) [fsync]
+  --hooks LIST         on, off (each write is told to the scheduler, or not), or both [both]
+  --dir DIR            where the file goes, which is taken away again  [the temporary folder]
+  --rows N             blocks of the file                          [16384]
+  --clients, --seconds, --rounds, --scheduler (pool, mariadb, per-connection), the CPUs
+  and --json as for table                                          [1,100,1000, 2, 3]
 
 study latency [options]: how long a point select takes while other clients of the
 same server send heavy statements
@@ -120,6 +131,8 @@ pub enum Command {
     Single(Box<Table>),
     /// Measure the mixed business, second by second.
     Mixed(Box<Table>),
+    /// Measure writes to a file.
+    Disk(Box<Disk>),
     /// Measure latency beside heavy statements and print a table.
     Latency(Box<Latency>),
     /// Measure everything and write a page.
@@ -141,6 +154,15 @@ pub struct Table {
     pub csv: Option<PathBuf>,
 }
 
+/// The arguments of `study disk`.
+#[derive(Debug)]
+pub struct Disk {
+    /// What to measure.
+    pub plan: disk::Plan,
+    /// Where the JSON goes.
+    pub json: Option<PathBuf>,
+}
+
 /// Reads the arguments, without the program's name. `cpus` are those that may be used, and
 /// `core_of` says which of them are one core.
 pub fn parse(
@@ -153,18 +175,19 @@ pub fn parse(
         Some(Value(name)) if name == "table" => table(Preset::Table, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "single" => table(Preset::Single, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "mixed" => table(Preset::Mixed, &mut parser, cpus, core_of),
+        Some(Value(name)) if name == "disk" => table(Preset::Disk, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "report" => report::report(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "doctor" => doctor(&mut parser),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, single, mixed, latency, report, doctor (see --help)",
+            "no subcommand '{}'; there are: table, single, mixed, disk, latency, report, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study single, study mixed, study latency, study report, study doctor (see --help)",
+            "what to do? There are: study table, study single, study mixed, study disk, study latency, study report, study doctor (see --help)",
         )),
     }
 }
@@ -177,6 +200,8 @@ enum Preset {
     Single,
     /// The mixed business, with a ramp-up.
     Mixed,
+    /// Writes to a file.
+    Disk,
 }
 
 fn table(
@@ -203,15 +228,42 @@ fn table(
             (seconds, rounds) = (Duration::from_secs(20), 1);
             ramp = Duration::from_secs(5);
         }
+        Preset::Disk => {
+            (workloads, clients) = (vec![Workload::Disk], vec![1, 100, 1_000]);
+            seconds = Duration::from_secs(2);
+        }
     }
     let (mut server_cpus, mut client_cpus) = (None, None);
     // sqlish's own default: 184 MB and a quarter of a second for each server that is started.
     let (mut rows, mut seed, mut port) = (1_000_000, 0, None);
+    let (mut sync, mut hooks) = (Sync::Fsync, vec![true, false]);
+    let mut folder = std::env::temp_dir();
+    if preset == Preset::Disk {
+        rows = 16_384;
+    }
     let mut options = ServerOptions::of_groups(0);
     let (mut json, mut csv, mut rate, mut knee) = (None, None, None, None);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
-            Long("workload") => workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?,
+            Long("sync") if preset == Preset::Disk => sync = text(parser)?.parse()?,
+            Long("dir") if preset == Preset::Disk => {
+                folder = parser.value().map_err(Error::usage)?.into();
+            }
+            Long("hooks") if preset == Preset::Disk => {
+                hooks = match text(parser)?.as_str() {
+                    "on" => vec![true],
+                    "off" => vec![false],
+                    "both" => vec![true, false],
+                    other => {
+                        return Err(Error::usage(format!(
+                            "hooks are on, off or both, not '{other}'"
+                        )));
+                    }
+                };
+            }
+            Long("workload") if preset != Preset::Disk => {
+                workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?
+            }
             Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
             Long("transport") => transports = plan::parse_names(&text(parser)?, &Transport::ALL)?,
             Long("ramp-up") if preset == Preset::Mixed => {
@@ -260,8 +312,24 @@ fn table(
         rate,
         ramp,
         seed,
+        disk: None,
         port,
     };
+    if preset == Preset::Disk {
+        if knee.is_some() || csv.is_some() {
+            return Err(Error::usage("disk has neither --find-knee nor --csv"));
+        }
+        if let Some(other) = plan.schedulers.iter().find(|s| !s.serves(Workload::Disk)) {
+            return Err(Error::usage(format!("{other} writes to no disk")));
+        }
+        let plan = disk::Plan {
+            table: plan,
+            sync,
+            hooks,
+            folder,
+        };
+        return Ok(Command::Disk(Box::new(Disk { plan, json })));
+    }
     if knee.is_some() && (rate.is_some() || csv.is_some()) {
         return Err(Error::usage(
             "--find-knee chooses the rates itself and writes no CSV: leave out --rate and --csv",
@@ -274,7 +342,7 @@ fn table(
         csv,
     });
     Ok(match preset {
-        Preset::Table => Command::Table(asked),
+        Preset::Table | Preset::Disk => Command::Table(asked),
         Preset::Single => Command::Single(asked),
         Preset::Mixed => Command::Mixed(asked),
     })

@@ -55,6 +55,7 @@ pub(super) fn report(
         rate: None,
         ramp: Duration::ZERO,
         seed,
+        disk: None,
         port: None,
         split,
     };

@@ -76,6 +76,7 @@ impl Plan {
             port: 0,
             rows: self.rows,
             options: self.options,
+            disk: None,
             cpus: self.split.server.clone(),
         })?;
         server.settle()?;

@@ -54,6 +54,7 @@ fn ids(workload: Workload) -> (&'static str, &'static str, &'static str) {
         Workload::OltpRw => ("qps-oltp-rw", "p99-oltp-rw", "shape-oltp-rw"),
         Workload::Convoy => ("qps-convoy", "p99-convoy", "shape-convoy"),
         Workload::Mixed => ("qps-mixed", "p99-mixed", "shape-mixed"),
+        Workload::Disk => ("qps-disk", "p99-disk", "shape-disk"),
     }
 }
 

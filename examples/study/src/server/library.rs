@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use sqlish::{Engine, SqlishHandler};
 use thread_group_pool::{
-    Listen, LocalAddr, PoolConfig, Scheduler, Server, ThreadPerConnectionConfig,
+    Handler, Listen, LocalAddr, PoolConfig, Scheduler, Server, ThreadPerConnectionConfig,
 };
 
 use super::BACKLOG;
@@ -25,7 +24,7 @@ pub(super) fn per_connection() -> Scheduler {
 pub(super) fn start(
     endpoint: &Endpoint,
     scheduler: Scheduler,
-    engine: Arc<Engine>,
+    handler: impl Handler,
 ) -> Result<(Endpoint, Server)> {
     let listen = match endpoint {
         Endpoint::Unix(path) => Listen::unix(path),
@@ -33,10 +32,7 @@ pub(super) fn start(
     };
     let server = Server::builder()
         .scheduler(scheduler)
-        .listen(
-            listen.backlog(BACKLOG),
-            Arc::new(SqlishHandler::new(engine)),
-        )
+        .listen(listen.backlog(BACKLOG), Arc::new(handler))
         .build()
         .map_err(Error::usage)?;
     let endpoint = match server.local_addrs().first() {

@@ -9,6 +9,7 @@
 //! sqlish's. They differ in who reads a socket and which thread then runs the statement, and that
 //! is what is measured.
 
+mod disk;
 mod event_loop;
 mod library;
 mod std_loop;
@@ -28,10 +29,11 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
     sockopt,
 };
-use sqlish::{Engine, Flow, Line, NoAdmin, Session, next_line};
+use sqlish::{Engine, Flow, Line, NoAdmin, Session, SqlishHandler, next_line};
 use thread_group_pool::PoolConfig;
 
 use crate::cpu;
+use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
 use crate::options::ServerOptions;
@@ -55,6 +57,8 @@ pub struct Spec {
     pub rows: u64,
     /// How it is set.
     pub options: ServerOptions,
+    /// What it writes, and nothing else; `None` is a database.
+    pub disk: Option<Disk>,
     /// Where it may run.
     pub cpus: Vec<usize>,
 }
@@ -73,6 +77,7 @@ impl Spec {
         }
         args.extend(["--rows".into(), self.rows.to_string().into()]);
         args.extend(self.options.to_args());
+        args.extend(self.disk.iter().flat_map(Disk::to_args));
         args.extend(["--cpus".into(), plan::show_cpus(&self.cpus).into()]);
         args
     }
@@ -80,6 +85,7 @@ impl Spec {
     fn from_args(args: impl Iterator<Item = OsString>) -> Result<Spec> {
         use lexopt::Arg::Long;
         let (mut scheduler, mut endpoint, mut rows, mut cpus) = (None, None, None, None);
+        let mut disk = None;
         let mut options = ServerOptions::of_groups(1);
         let mut parser = lexopt::Parser::from_args(args);
         while let Some(arg) = parser.next().map_err(Error::usage)? {
@@ -92,6 +98,13 @@ impl Spec {
                     endpoint = Some(Endpoint::Tcp(parsed(&mut parser)?));
                 }
                 Long("rows") => rows = Some(parsed(&mut parser)?),
+                Long("disk") => {
+                    let how = value(&mut parser)?;
+                    disk = Some(Disk::take(
+                        &how,
+                        parser.value().map_err(Error::usage)?.into(),
+                    )?);
+                }
                 Long("cpus") => cpus = Some(plan::parse_cpus(&value(&mut parser)?)?),
                 Long(name) => {
                     let name = name.to_owned();
@@ -106,6 +119,7 @@ impl Spec {
                 endpoint,
                 rows,
                 options,
+                disk,
                 cpus,
             }),
             _ => Err(Error::usage(
@@ -150,6 +164,16 @@ pub fn main_if_asked() -> Option<ExitCode> {
 fn serve(spec: &Spec) -> Result<Infallible> {
     cpu::pin(&spec.cpus)?;
     process::raise_file_limit(0)?;
+    if let Some(disk) = &spec.disk {
+        let handler = disk::DiskHandler::new(disk).map_err(Error::usage)?;
+        let scheduler = match spec.scheduler {
+            Scheduler::Mariadb => library::pool(PoolConfig::mariadb(), &spec.options),
+            Scheduler::PerConnection => library::per_connection(),
+            _ => library::pool(PoolConfig::default(), &spec.options),
+        };
+        let (endpoint, _running) = library::start(&spec.endpoint, scheduler, handler)?;
+        return see_it_through(&endpoint, wait_for_the_parent_to_leave);
+    }
     let engine = Engine::new(spec.options.engine(spec.rows)).map_err(Error::run)?;
     // The one place where a name becomes a server.
     let scheduler = match spec.scheduler {
@@ -167,7 +191,8 @@ fn serve(spec: &Spec) -> Result<Infallible> {
             return see_it_through(&endpoint, || event_loop.run_until(io::stdin()));
         }
     };
-    let (endpoint, _running) = library::start(&spec.endpoint, scheduler, engine)?;
+    let (endpoint, _running) =
+        library::start(&spec.endpoint, scheduler, SqlishHandler::new(engine))?;
     see_it_through(&endpoint, wait_for_the_parent_to_leave)
 }
 
