@@ -35,17 +35,38 @@ pub mod design {}
 
 /// Pages for those who embed the crate.
 pub mod guide {
+    #[doc = include_str!("guide/choosing.md")]
+    pub mod choosing {}
+
     #[doc = include_str!("guide/drain.md")]
     pub mod drain {}
 
     #[doc = include_str!("guide/embedding.md")]
     pub mod embedding {}
 
+    #[doc = include_str!("guide/known_limits.md")]
+    pub mod known_limits {}
+
     #[doc = include_str!("guide/loom.md")]
     pub mod loom {}
 
+    #[doc = include_str!("guide/mariadb.md")]
+    pub mod mariadb {}
+
+    #[doc = include_str!("guide/tuning.md")]
+    pub mod tuning {}
+
+    #[doc = include_str!("guide/tutorial.md")]
+    pub mod tutorial {}
+
+    #[doc = include_str!("guide/verification.md")]
+    pub mod verification {}
+
     #[doc = include_str!("guide/waits.md")]
     pub mod waits {}
+
+    #[doc = include_str!("guide/why.md")]
+    pub mod why {}
 }
 
 // For the fuzz target; no part of the interface.

@@ -31,6 +31,7 @@
 
 mod book;
 mod cpu;
+pub mod crowd;
 mod policy;
 mod rng;
 mod scenarios;

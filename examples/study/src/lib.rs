@@ -15,6 +15,7 @@
 #![cfg(target_os = "linux")]
 
 pub mod args;
+pub mod calibrate;
 pub mod child;
 pub mod cpu;
 pub mod disk;
@@ -37,6 +38,7 @@ pub mod request;
 pub mod run;
 mod script;
 pub mod server;
+pub mod simulate;
 pub mod single;
 pub mod stats;
 pub mod table;

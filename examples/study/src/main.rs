@@ -19,14 +19,15 @@ mod linux {
     use std::time::Duration;
 
     use indicatif::{ProgressBar, ProgressStyle};
-    use study::args::{self, Command, Disk, HELP, Latency, Table};
+    use study::args::{self, Command, Disk, HELP, Latency, Simulate, Table};
     use study::cpu::{self, Split};
     use study::error::{Error, Result};
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
     use study::{
-        disk, doctor, knee, latency, mixed, process, published, report, server, single, table,
+        calibrate, disk, doctor, knee, latency, mixed, process, published, report, server,
+        simulate, single, table,
     };
 
     pub(crate) fn main() -> ExitCode {
@@ -54,6 +55,7 @@ mod linux {
             Command::Disk(disk) => writes(&disk),
             Command::Latency(latency) => latencies(&latency),
             Command::Report(plan) => everything(&plan),
+            Command::Simulate(asked) => virtual_machines(&asked),
             Command::Doctor(plan) => examine(&plan),
         }
     }
@@ -140,6 +142,35 @@ mod linux {
             &disk::render(plan, &outcome),
             outcome.has_errors(),
         )
+    }
+
+    fn virtual_machines(asked: &Simulate) -> Result<ExitCode> {
+        let Simulate {
+            plan,
+            calibration,
+            simulate,
+            json,
+        } = asked;
+        let json = json.as_deref().map(Output::open).transpose()?;
+        let measured = &plan.calibration;
+        let machine = prepare(plan.files_needed(), &measured.split)?;
+        let calibration = match calibration {
+            Some(calibration) => *calibration,
+            None => calibrate::measure(measured, watcher(measured.rounds_in_all()))?,
+        };
+        if !simulate {
+            if let Some(json) = json {
+                json.write(&record::calibration_json(&machine, &calibration))?;
+            }
+            return conclude(&machine, &calibration.render(), false);
+        }
+        let rounds = plan.real.as_ref().map_or(0, run::Plan::rounds_in_all);
+        let outcome = simulate::run(plan, calibration, watcher(rounds))?;
+        if let Some(json) = json {
+            json.write(&record::simulation_json(&machine, &outcome))?;
+        }
+        let errors = outcome.real.iter().any(|cell| cell.errors.total() > 0);
+        conclude(&machine, &simulate::render(plan, &outcome), errors)
     }
 
     fn latencies(Latency { plan, json }: &Latency) -> Result<ExitCode> {

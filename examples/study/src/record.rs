@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::calibrate::Calibration;
 use crate::disk;
 use crate::error::{Error, Result};
 use crate::knee::Knee;
@@ -15,6 +16,7 @@ use crate::machine::Machine;
 use crate::plan::{KINDS, show_cpus};
 use crate::report::Data;
 use crate::run::{Cell, Commits, QUANTILES};
+use crate::simulate;
 
 /// A file that results will be written to. It is opened before the measurement, so that an hour of
 /// it is not lost to a folder that does not exist.
@@ -100,6 +102,18 @@ pub fn disk_json(machine: &Machine, sync: disk::Sync, outcome: &disk::Outcome) -
         "cells": cells.collect::<Vec<_>>(),
         "fio": fio.collect::<Vec<_>>(),
     }))
+}
+
+/// `{"machine": {..}, "calibration": {..}}`.
+pub fn calibration_json(machine: &Machine, calibration: &Calibration) -> String {
+    pretty(&json!({ "machine": facts(machine), "calibration": calibration.json() }))
+}
+
+/// `{"machine": {..}, "calibration": {..}, "validation": [..], "points": [..], "published": [..]}`.
+pub fn simulation_json(machine: &Machine, outcome: &simulate::Outcome) -> String {
+    let mut all = simulate::json(outcome);
+    all["machine"] = facts(machine);
+    pretty(&all)
 }
 
 fn pretty(value: &Value) -> String {

@@ -2,6 +2,7 @@
 
 mod latency;
 mod report;
+mod simulate;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::plan::{self, CLIENTS_MAX, Scheduler, Transport, Workload};
 use crate::run::Plan;
 
 pub use latency::Latency;
+pub use simulate::Simulate;
 
 /// What `--help` prints.
 pub const HELP: &str = "\
@@ -97,6 +99,22 @@ figures, each picture as a file of its own, and the numbers as CSV and JSON
   --workload, --clients, --seconds, --rounds, --rows, --seed, --server-cpus,
   --client-cpus        as above                                    [all workloads]
 
+study calibrate [options]: what this machine takes for what the simulator counts: to
+switch, wake and create a thread, to dispatch a command, to take a lock
+
+  --seconds, --rounds, --server-cpus, --client-cpus, --json   as above   [1, 3]
+
+study simulate [options]: the scheduler that ships, on virtual cores: this machine beside
+what is measured on it, larger ones, and those of the published tables
+
+  --cores LIST         as for --clients                            [8,16,24,64,128]
+  --clients LIST       as above                                    [16..65536]
+  --scheduler LIST     pool, mariadb, per-connection               [pool,per-connection]
+  --calibration FILE   what study calibrate --json wrote           [measured first]
+  --no-real            leave out what is measured here for comparison
+  --no-published       leave out the published machines
+  --seed, --seconds, --rounds, --server-cpus, --client-cpus, --json   as above
+
 study doctor [options]: what on this machine will spoil a server's latency, why, and
 what to do; the exit code is 1 when something will
 
@@ -137,6 +155,8 @@ pub enum Command {
     Latency(Box<Latency>),
     /// Measure everything and write a page.
     Report(Box<crate::report::Plan>),
+    /// Measure what the simulator needs, and simulate if that was asked for.
+    Simulate(Box<Simulate>),
     /// Look at the machine.
     Doctor(doctor::Plan),
 }
@@ -178,16 +198,18 @@ pub fn parse(
         Some(Value(name)) if name == "disk" => table(Preset::Disk, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "report" => report::report(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "calibrate" => simulate::calibrate(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "simulate" => simulate::simulate(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "doctor" => doctor(&mut parser),
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, single, mixed, disk, latency, report, doctor (see --help)",
+            "no subcommand '{}'; there are: table, single, mixed, disk, latency, report, calibrate, simulate, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study single, study mixed, study disk, study latency, study report, study doctor (see --help)",
+            "what to do? There are: study table, study single, study mixed, study disk, study latency, study report, study calibrate, study simulate, study doctor (see --help)",
         )),
     }
 }
