@@ -1,7 +1,7 @@
 //! The published machines, simulated. What is fitted of each is fitted on its point selects alone: how long
 //! a statement computes, how long the engine's lock is held, from which crowd on it is held for longer and
 //! by how much, and what each connection costs everybody. The other workloads are these statements again, by
-//! [`transaction`], whose weights are the same for all machines.
+//! `transaction`, whose weights are the same for all machines.
 //!
 //! Judged is what a scheduler is chosen by: with how many clients thread-per-connection has lost half of
 //! its best, and what share of its best the pool keeps at 4096.
