@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Measures what strangers cost: python3 benches/memory.py target/release/sqlish target/release/examples/tls_echo
+"""Measures what connections take: python3 benches/memory.py target/release/sqlish [target/release/examples/tls_echo]
 
 1. 4,096 clients that have not logged in, each announcing a command of 16 MiB: resident memory, with nothing behind
    the announcement, with half of what a stranger may send, and with nearly all of it. Text and MySQL's protocol.
 2. 1,000 peers that fall silent in the middle of a TLS handshake: threads, their CPU, and how long another client
    takes from connecting to its first answer.
+3. Idle connections in the pool: memory of the process, as the slope from 1,000 to 19,000 of them. Each has run a
+   statement. Needs 20,000 descriptors (ulimit -Hn). Alone, if there is no second argument.
 
 Each line ends in the bar, where there is one.
 """
-import os, resource, socket, ssl, subprocess, sys, time
+import os, resource, socket, ssl, subprocess, sys, tempfile, time
 
-SQLISH, TLS_ECHO = sys.argv[1], sys.argv[2]
+SQLISH, TLS_ECHO = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 ANNOUNCED = 16 * 1024 * 1024 - 1
 
@@ -126,12 +128,43 @@ def silent_handshakes(*options, peers=1000):
     server.communicate("\n")
 
 
+def idle(transport, few=1_000, many=19_000):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")
+        listen = ["--unix", path] if transport == "unix" else ["--tcp", "127.0.0.1:0"]
+        server = subprocess.Popen([SQLISH, "serve", "--rows", "1", *listen], stdout=subprocess.PIPE, text=True)
+        if transport == "unix":
+            server.stdout.readline()
+        at = path if transport == "unix" else address(server)
+        clients, taken = [], []
+        for number in [few, many]:
+            while len(clients) < number:
+                client = socket.socket(socket.AF_UNIX if transport == "unix" else socket.AF_INET)
+                client.connect(at)
+                client.recv(1000)
+                client.sendall(b"SELECT c FROM sbtest1 WHERE id=1\n")
+                client.recv(1000)
+                clients.append(client)
+            settled(server.pid)
+            taken.append(status(server.pid, "RssAnon") * 1024)
+        print(f"  {transport}: {(taken[1] - taken[0]) / (many - few):.0f} bytes for each, "
+              f"{taken[1] / 2**20:.1f} MiB with {many} (bar: under 1024 bytes)", flush=True)
+        for client in clients:
+            client.close()
+        server.terminate()
+        server.wait()
+
+
 if __name__ == "__main__":
-    print("1. announcements")
-    for scheduler in ["pool", "per-connection"]:
-        for protocol in ["text", "mysql"]:
-            for behind in [0, 30_000, 60_000]:
-                announcements(scheduler, protocol, behind)
-    print("2. silent handshakes")
-    silent_handshakes()
-    silent_handshakes("--per-connection")
+    if TLS_ECHO:
+        print("1. announcements")
+        for scheduler in ["pool", "per-connection"]:
+            for protocol in ["text", "mysql"]:
+                for behind in [0, 30_000, 60_000]:
+                    announcements(scheduler, protocol, behind)
+        print("2. silent handshakes")
+        silent_handshakes()
+        silent_handshakes("--per-connection")
+    print("3. idle connections in the pool")
+    for transport in ["unix", "tcp"]:
+        idle(transport)

@@ -155,6 +155,12 @@ pub struct PoolConfig {
     /// as far as it is touched.
     #[doc(alias = "thread_stack")]
     pub stack_size: usize,
+
+    /// For studies: whether each turn ends in a system call that re-arms the connection's readiness, as it
+    /// does in pools whose registrations are one-shot.
+    #[cfg(feature = "one-shot")]
+    #[doc(hidden)]
+    pub one_shot: bool,
 }
 
 /// Bounds of `stack_size`: below, a formatted panic message does not fit; above, it is a slip.
@@ -181,6 +187,8 @@ impl Default for PoolConfig {
             dedicated_listener: false,
             pin_groups: false,
             stack_size: 2 * 1024 * 1024,
+            #[cfg(feature = "one-shot")]
+            one_shot: false,
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::os::words::{Cut, For, Received};
 use crate::server::ServerHandle;
 use crate::server::registry::{Cancels, ConnState, Registry};
 use crate::stream::{Credentials, Peer};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, OnceLock};
 use crate::transport::{Raw, Transport, Upgraded, Wire};
 use crate::wait::{self, WaitKind};
 
@@ -85,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) since: AtomicU64,
     pub(crate) commands: AtomicU64,
     session: AtomicU32,
+    /// For showing: the connection has its own. Relaxed.
+    logged_in: AtomicBool,
     // Eight bytes of this, too.
     command: Command,
     /// The memory of half a command, as the registry's budget has it. Relaxed: the sum is what counts, and each
@@ -92,8 +94,9 @@ pub(crate) struct Shared {
     held_input: AtomicUsize,
     /// Those of the commands that were not for what the client asked for. As the others.
     unheard: AtomicU64,
-    /// The watch's own notes.
-    pub(crate) watched: Watched,
+    /// When its time to log in began, or `LOGGED_IN`. Read and written under the registry's lock, by which it
+    /// is ordered: Relaxed.
+    login: AtomicU64,
     id: ConnId,
     fate: Mutex<Fate>,
     peer: Peer,
@@ -101,11 +104,23 @@ pub(crate) struct Shared {
     named: Mutex<Option<Box<Peer>>>,
     /// What is counted of all connections.
     cancels: Arc<Cancels>,
-    /// What its command waits for, under thread-per-connection. In the pool, its group knows.
-    pub(crate) waiting: Mutex<Option<Waiting>>,
-    /// For showing: the connection has its own. Relaxed.
-    logged_in: AtomicBool,
+    rare: OnceLock<Box<Rare>>,
 }
+
+/// What a connection has that is watched, or has a thread of its own: not an idle one of a pool.
+#[derive(Debug, Default)]
+struct Rare {
+    /// The watch's own notes.
+    watched: Watched,
+    /// What its command waits for, under thread-per-connection. In the pool, its group knows.
+    waiting: Mutex<Option<Waiting>>,
+}
+
+const LOGGED_IN: u64 = u64::MAX;
+
+// Without what only some connections have: five lines with those of the counts before it.
+#[cfg(not(any(loom, shuttle, feature = "test-util")))]
+const _: () = assert!(size_of::<Shared>() <= 256);
 
 /// A wait that has been reported.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +152,7 @@ struct Fate {
     /// Where it is scheduled, and from the first turn on under which token; before that there is
     /// nothing that a kill would have to wake.
     place: Option<Weak<dyn Place>>,
-    token: Option<usize>,
+    token: Token,
     /// The connection blocks in a write, out of which only a shutdown of that side helps.
     writing: bool,
     /// The same for a read of the handler's.
@@ -148,9 +163,22 @@ struct Fate {
     deaf: bool,
 }
 
+/// Half of an `Option<usize>`: that of the poller's own waker is no connection's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Token(usize);
+
+impl Token {
+    const NONE: Self = Self(usize::MAX);
+
+    fn get(self) -> Option<usize> {
+        (self != Self::NONE).then_some(self.0)
+    }
+}
+
 impl Fate {
     fn place(&self) -> Option<(Arc<dyn Place>, usize)> {
-        self.place.as_ref().and_then(Weak::upgrade).zip(self.token)
+        let place = self.place.as_ref().and_then(Weak::upgrade);
+        place.zip(self.token.get())
     }
 }
 
@@ -170,18 +198,18 @@ impl Shared {
             since: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             session: AtomicU32::new(0),
-            waiting: Mutex::new(None),
             logged_in: AtomicBool::new(false),
+            rare: OnceLock::new(),
             unheard: AtomicU64::new(0),
             command: Command::new(),
             held_input: AtomicUsize::new(0),
-            watched: Watched::default(),
+            login: AtomicU64::new(LOGGED_IN),
             fate: Mutex::new(Fate {
                 closed: false,
                 why: None,
                 ended: None,
                 place: None,
-                token: None,
+                token: Token::NONE,
                 writing: false,
                 reading: false,
                 receives: false,
@@ -204,6 +232,36 @@ impl Shared {
         self.named.lock().as_deref().unwrap_or(&self.peer).clone()
     }
 
+    /// Under the registry's lock.
+    pub(crate) fn set_named(&self, peer: Peer) {
+        *self.named.lock() = Some(Box::new(peer));
+    }
+
+    /// When its time to log in began, if it has not. Under the registry's lock.
+    pub(crate) fn login(&self) -> Option<u64> {
+        let began = self.login.load(Relaxed);
+        (began != LOGGED_IN).then_some(began)
+    }
+
+    /// Under the registry's lock.
+    pub(crate) fn set_login(&self, began: Option<u64>) {
+        self.login.store(began.unwrap_or(LOGGED_IN), Relaxed);
+    }
+
+    /// For the watch alone, and for who has it made beforehand.
+    pub(crate) fn watched(&self) -> &Watched {
+        &self.rare.get_or_init(Box::default).watched
+    }
+
+    /// What its command waits for, as a thread of its own says.
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        *self.rare.get()?.waiting.lock()
+    }
+
+    pub(crate) fn set_waiting(&self, waiting: Option<Waiting>) {
+        *self.rare.get_or_init(Box::default).waiting.lock() = waiting;
+    }
+
     /// Says where the connection will be scheduled.
     pub(crate) fn place(&self, place: Weak<dyn Place>) {
         self.fate.lock().place = Some(place);
@@ -216,7 +274,7 @@ impl Shared {
 
     /// Says under which token, in its first turn.
     pub(crate) fn placed(&self, token: usize) {
-        self.fate.lock().token = Some(token);
+        self.fate.lock().token = Token(token);
     }
 
     /// Ends the connection: blocked reads and writes return, and a worker comes to close it. False
@@ -325,7 +383,7 @@ impl Shared {
 
     /// Under which token it is scheduled, if it has had its first turn.
     pub(crate) fn token(&self) -> Option<usize> {
-        self.fate.lock().token
+        self.fate.lock().token.get()
     }
 
     /// Where it is scheduled, if it lives and has had its first turn.
@@ -1044,9 +1102,8 @@ impl Conn {
         let limit = self.link.limits.max_per_address;
         self.link
             .registry
-            .recount(shared.id, &peer, limit)
+            .recount(shared, &peer, limit)
             .map_err(|refusal| io::Error::new(io::ErrorKind::QuotaExceeded, refusal))?;
-        *shared.named.lock() = Some(Box::new(peer.clone()));
         self.named = Some(Box::new(peer));
         Ok(())
     }

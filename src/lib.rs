@@ -35,6 +35,9 @@ pub mod design {}
 
 /// Pages for those who embed the crate.
 pub mod guide {
+    #[doc = include_str!("guide/benchmarking.md")]
+    pub mod benchmarking {}
+
     #[doc = include_str!("guide/choosing.md")]
     pub mod choosing {}
 

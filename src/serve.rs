@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -198,9 +199,24 @@ pub(crate) struct Served<H: Handler> {
     conn: Conn,
     session: Option<H::Session>,
     /// How much had left when the write clock was last set, while it runs.
-    stride_from: Option<u64>,
+    stride_from: Option<Mark>,
     /// How much had left when its client's pipeline became too long to take more of it.
-    crammed_from: Option<u64>,
+    crammed_from: Option<Mark>,
+}
+
+/// A number of bytes that have left, in half the room of an `Option<u64>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark(NonZero<u64>);
+
+impl Mark {
+    fn at(sent: u64) -> Self {
+        Self(NonZero::<u64>::MIN.saturating_add(sent))
+    }
+
+    /// How many have left since, when `sent` have in all.
+    fn until(self, sent: u64) -> u64 {
+        sent - (self.0.get() - 1)
+    }
 }
 
 impl<H: Handler> Served<H> {
@@ -349,7 +365,9 @@ impl<H: Handler> Served<H> {
     /// much; a thread of its own does so where it waits.
     fn wait_for_room(&mut self, place: Place<'_>) -> End {
         let sent = self.conn.sent();
-        let mut moved = self.stride_from.is_none_or(|from| sent - from >= STRIDE);
+        let mut moved = self
+            .stride_from
+            .is_none_or(|from| from.until(sent) >= STRIDE);
         let taken = match place {
             Place::Poller(..) => self.conn.read_ahead(),
             Place::Thread => Taken::All,
@@ -357,11 +375,11 @@ impl<H: Handler> Served<H> {
         let crammed = taken == Taken::Full;
         if crammed {
             // Whatever it takes counts now, and sets the clock.
-            moved |= self.crammed_from != Some(sent);
+            moved |= self.crammed_from != Some(Mark::at(sent));
         }
-        self.crammed_from = crammed.then_some(sent);
+        self.crammed_from = crammed.then(|| Mark::at(sent));
         if moved {
-            self.stride_from = Some(sent);
+            self.stride_from = Some(Mark::at(sent));
         }
         End::Flush { crammed, moved }
     }
@@ -452,7 +470,7 @@ impl<H: Handler> Served<H> {
                     true => return Ok(()),
                     false => self.conn.sent(),
                 };
-                let taken = |from: Option<u64>| from.map_or(0, |from| sent - from);
+                let taken = |from: Option<Mark>| from.map_or(0, |from| from.until(sent));
                 if taken(stride) >= STRIDE || taken(crammed) > 0 {
                     return Ok(());
                 }

@@ -126,3 +126,6 @@ mod imp {
 }
 
 pub(crate) use imp::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
+
+// The checkers know none, and need none: what is made once here is ordered by the locks around it.
+pub(crate) use std::sync::OnceLock;

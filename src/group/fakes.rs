@@ -330,7 +330,7 @@ impl Hire {
 
     /// The monitor looks once.
     pub(super) fn tick(&self) {
-        self.monitor(|monitor| monitor.tick());
+        self.monitor(|monitor| monitor.tick(&mut Vec::new()));
     }
 
     /// Runs `body` beside the monitor's own loop, then stops everything.

@@ -125,15 +125,16 @@ where
     /// The monitor's life, on its own thread.
     pub(crate) fn run(&self) {
         let (mut quiet, mut calm) = (0, 0);
+        let mut ticks = Vec::with_capacity(self.groups.len());
         loop {
-            let seen = self.tick();
+            let seen = self.tick(&mut ticks);
             quiet = if seen.again { 0 } else { quiet + 1 };
             calm = if seen.found { 0 } else { calm + 1 };
             let awake = if quiet < LINGER {
                 self.bell.sleep(Some(self.until_tick(calm)))
             } else {
                 quiet = 0;
-                self.sleep_until_rung()
+                self.sleep_until_rung(&mut ticks)
             };
             if !awake {
                 return;
@@ -158,9 +159,9 @@ where
 
     /// Sleeps until somebody rings or a deadline comes; see [`Bell::asleep`] for why nobody's need
     /// is lost in between.
-    fn sleep_until_rung(&self) -> bool {
+    fn sleep_until_rung(&self, ticks: &mut Vec<Tick>) -> bool {
         self.bell.asleep.store(true, Relaxed);
-        let awake = if !mutant::is("the_monitor_does_not_look_again") && self.tick().again {
+        let awake = if !mutant::is("the_monitor_does_not_look_again") && self.tick(ticks).again {
             self.bell.sleep(Some(self.until_tick(0)))
         } else {
             let now = self.groups.first().map_or(Nanos(0), |g| g.now());
@@ -175,12 +176,14 @@ where
         awake
     }
 
-    /// One look at every group.
-    pub(crate) fn tick(&self) -> Seen {
-        let ticks: Vec<Tick> = self.groups.iter().map(|g| g.tick()).collect();
+    /// One look at every group. What is found is put together in `ticks`, whose memory is used again: while
+    /// a server is busy there is a look in every few milliseconds.
+    pub(crate) fn tick(&self, ticks: &mut Vec<Tick>) -> Seen {
+        ticks.clear();
+        ticks.extend(self.groups.iter().map(|g| g.tick()));
         let mut total: usize = ticks.iter().map(|t| t.threads).sum();
         let max_threads = self.settings.max_threads.load(Relaxed);
-        self.share_out_excess(total, max_threads, &ticks);
+        self.share_out_excess(total, max_threads, ticks);
         // Two threads are kept back for every group that has fewer: one group's waits must not
         // leave another without a listener.
         let mut reserved: usize = ticks.iter().map(|t| 2usize.saturating_sub(t.threads)).sum();
@@ -273,7 +276,7 @@ pub(crate) struct Seen {
 }
 
 /// What a look at one group found.
-struct Tick {
+pub(crate) struct Tick {
     spawn: bool,
     /// A thread is wished for, if there is room.
     spare: bool,
@@ -452,12 +455,12 @@ mod tests {
         for group in &groups {
             assert!(group.attach(Conn(0)).is_ok());
         }
-        let ((), created) = monitor(&groups, 4, |monitor| _ = monitor.tick());
+        let ((), created) = monitor(&groups, 4, |monitor| _ = monitor.tick(&mut Vec::new()));
         assert_eq!(created, [0, 1]);
         // And none that is kept back for another one.
         let groups = self::groups(&[(0, 0), (0, 0)]);
         assert!(groups[0].attach(Conn(0)).is_ok());
-        let ((), created) = monitor(&groups, 3, |monitor| _ = monitor.tick());
+        let ((), created) = monitor(&groups, 3, |monitor| _ = monitor.tick(&mut Vec::new()));
         assert_eq!(created, []);
     }
 
@@ -476,7 +479,7 @@ mod tests {
             }
             assert!(groups[0].attach(Conn(0)).is_ok());
             let (capped, asked) = monitor(&groups, cap, |monitor| {
-                monitor.tick();
+                monitor.tick(&mut Vec::new());
                 *monitor.threads.1.lock()
             });
             assert_eq!((capped, &asked[..]), (0, created));
@@ -488,7 +491,7 @@ mod tests {
         // Four are the cap: one thread within it has left, and so have two.
         for (threads, left) in [([(3, 1), (2, 1)], [1, 0]), ([(2, 1), (2, 1)], [0, 0])] {
             let groups = groups(&threads);
-            monitor(&groups, 4, |monitor| _ = monitor.tick());
+            monitor(&groups, 4, |monitor| _ = monitor.tick(&mut Vec::new()));
             assert_eq!(over_cap(&groups), left, "{threads:?}");
         }
     }
@@ -497,7 +500,9 @@ mod tests {
     fn when_the_cap_is_lowered_each_thread_beyond_it_is_one_groups() {
         for (max_threads, beyond) in [(8, [0, 0]), (7, [1, 0]), (5, [3, 0]), (4, [3, 1])] {
             let groups = groups(&[(5, 0), (3, 0)]);
-            monitor(&groups, max_threads, |monitor| _ = monitor.tick());
+            monitor(&groups, max_threads, |monitor| {
+                _ = monitor.tick(&mut Vec::new())
+            });
             assert_eq!(over_cap(&groups), beyond, "{max_threads}");
         }
     }

@@ -37,6 +37,13 @@ impl Poller {
             clock,
         })
     }
+
+    /// Whether connections are re-armed.
+    #[cfg(all(unix, feature = "one-shot"))]
+    pub(crate) fn one_shot(mut self, on: bool) -> Self {
+        self.interest.set_one_shot(on);
+        self
+    }
 }
 
 fn readiness(event: &mio::event::Event) -> Readiness {

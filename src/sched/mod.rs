@@ -1036,7 +1036,9 @@ impl<T> State<T> {
         }
         let granule = (self.shortest_timeout.0 / 16).max(1_000_000);
         self.sweep_at = now.after(Nanos(granule));
-        for (key, due) in self.table.expired(now, &self.bounds) {
+        let mut from = 0;
+        while let Some((key, due)) = self.table.expired(from, now, &self.bounds) {
+            from = key.slot() + 1;
             match due {
                 Due::Close(why) => self.close_soon(key, why, now),
                 Due::Look => {

@@ -554,13 +554,15 @@ impl<T> Table<T> {
         Some((slot.since.after(time), Due::Close(why)))
     }
 
-    pub(super) fn expired(&self, now: Nanos, bounds: &Bounds) -> Vec<(Key, Due)> {
-        self.keys()
-            .filter_map(|key| {
-                let (at, due) = Self::deadline(&self.slots[key.index as usize], bounds)?;
-                (at <= now).then_some((key, due))
-            })
-            .collect()
+    /// The first connection from this slot on with which something is due. A step of a scan, which so needs
+    /// no list of those that it finds.
+    pub(super) fn expired(&self, from: usize, now: Nanos, bounds: &Bounds) -> Option<(Key, Due)> {
+        let mut slots = (0..).zip(&self.slots).skip(from);
+        slots.find_map(|(index, slot)| {
+            let (at, due) = Self::deadline(slot, bounds)?;
+            let generation = slot.generation;
+            (at <= now).then_some((Key { index, generation }, due))
+        })
     }
 
     pub(super) fn earliest_deadline(&self, bounds: &Bounds) -> Option<Nanos> {

@@ -21,6 +21,8 @@ use crate::os::clock::Clock;
 use crate::os::poller::{Poller, Registrar};
 use crate::os::thread_state::ThreadId;
 use crate::port::{self, Report};
+#[cfg(all(unix, feature = "one-shot"))]
+use crate::sched::End;
 use crate::sched::{Bounds, Key, Nanos, Ticket, Turn, Wake, WorkerId};
 use crate::serve::{Budget, Cause, Connection, Place, discard};
 use crate::stats::GroupStats;
@@ -48,7 +50,12 @@ impl Task<Registrar> for Box<dyn Connection> {
             wake,
             now: Some(now),
         };
-        self.advance(Place::Poller(registrar, key.to_token()), cause, desk)
+        let turn = self.advance(Place::Poller(registrar, key.to_token()), cause, desk);
+        #[cfg(all(unix, feature = "one-shot"))]
+        if matches!(turn.end, End::Idle { .. }) {
+            registrar.turn_ended(self.conn().socket(), key.to_token());
+        }
+        turn
     }
 
     fn left(mut self) {
@@ -259,6 +266,8 @@ impl Pool {
         let groups = (0..config.groups)
             .map(|_| {
                 let poller = Poller::new(BATCH, clock.clone()).map_err(refused("a poller"))?;
+                #[cfg(all(unix, feature = "one-shot"))]
+                let poller = poller.one_shot(config.one_shot);
                 let bounds = Bounds::new(config, limits);
                 Ok(Arc::new(Group::new(bounds, poller, Arc::clone(&bell))))
             })

@@ -71,19 +71,10 @@ impl ConnState {
 #[derive(Debug, Default)]
 struct Live {
     /// By id, so that the list can be walked in pieces.
-    map: BTreeMap<ConnId, Entry>,
+    map: BTreeMap<ConnId, Arc<Shared>>,
     /// Those that have not logged in, by when their time began.
     logins: BTreeSet<(u64, ConnId)>,
     addresses: HashMap<IpAddr, usize>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    shared: Arc<Shared>,
-    /// When its time began, if it has not logged in.
-    login: Option<u64>,
-    /// Under which it is counted.
-    address: Option<IpAddr>,
 }
 
 impl Live {
@@ -122,12 +113,12 @@ impl Live {
         }
     }
 
-    fn remove(&mut self, id: ConnId) -> Option<Entry> {
+    fn remove(&mut self, id: ConnId) -> Option<Arc<Shared>> {
         let gone = self.map.remove(&id)?;
-        if let Some(began) = gone.login {
+        if let Some(began) = gone.login() {
             self.logins.remove(&(began, id));
         }
-        self.uncount(gone.address);
+        self.uncount(address(&gone.peer()));
         Some(gone)
     }
 }
@@ -289,19 +280,14 @@ impl Registry {
         if let Some(why) = live.refuses(limits, &peer) {
             return Err((socket, why));
         }
-        let from = address(&peer);
-        live.count(from);
+        live.count(address(&peer));
         let id = self.next_id.fetch_add(1, Relaxed).into();
         let shared = Arc::new(Shared::new(id, socket, peer, Arc::clone(&self.cancels)));
         let began = self.login_clock.load(Relaxed);
         live.logins.insert((began, id));
-        let entry = Entry {
-            shared: Arc::clone(&shared),
-            login: Some(began),
-            address: from,
-        };
+        shared.set_login(Some(began));
         let first = live.map.is_empty();
-        live.map.insert(id, entry);
+        live.map.insert(id, Arc::clone(&shared));
         drop(live);
         if first {
             self.watch.ring();
@@ -326,26 +312,27 @@ impl Registry {
         self.vacancy.swap(false, Relaxed)
     }
 
-    /// A connection is another client's than it seemed: it counts for that address, if there is room.
-    pub(crate) fn recount(&self, id: ConnId, peer: &Peer, limit: usize) -> Result<(), Refusal> {
-        let to = address(peer);
+    /// A connection is another client's than it seemed: it counts for that address, if there is room, and is
+    /// known by that name from now on.
+    pub(crate) fn recount(
+        &self,
+        shared: &Shared,
+        peer: &Peer,
+        limit: usize,
+    ) -> Result<(), Refusal> {
+        let (from, to) = (address(&shared.peer()), address(peer));
         let mut live = self.live.lock();
-        let Some(from) = live.map.get(&id).map(|entry| entry.address) else {
-            return Ok(());
-        };
-        if from == to {
-            return Ok(());
+        if from != to && live.map.contains_key(&shared.id()) {
+            if let Some(why) = live.too_many_from(to, limit) {
+                drop(live);
+                self.refused(&why);
+                return Err(why);
+            }
+            live.uncount(from);
+            live.count(to);
         }
-        if let Some(why) = live.too_many_from(to, limit) {
-            drop(live);
-            self.refused(&why);
-            return Err(why);
-        }
-        live.uncount(from);
-        live.count(to);
-        if let Some(entry) = live.map.get_mut(&id) {
-            entry.address = to;
-        }
+        // Under the lock: it is uncounted under its name.
+        shared.set_named(peer.clone());
         Ok(())
     }
 
@@ -353,10 +340,7 @@ impl Registry {
     pub(crate) fn log_in(&self, id: ConnId, limit: usize) -> Result<(), Refusal> {
         let mut live = self.live.lock();
         let full = live.sessions() >= limit;
-        let Some(entry) = live.map.get_mut(&id) else {
-            return Ok(());
-        };
-        let Some(began) = entry.login else {
+        let Some(began) = live.map.get(&id).and_then(|shared| shared.login()) else {
             return Ok(());
         };
         if full {
@@ -365,7 +349,9 @@ impl Registry {
             self.refused(&why);
             return Err(why);
         }
-        entry.login = None;
+        if let Some(shared) = live.map.get(&id) {
+            shared.set_login(None);
+        }
         live.logins.remove(&(began, id));
         Ok(())
     }
@@ -388,9 +374,9 @@ impl Registry {
             // Looked at once more after the same time, should it still be there.
             live.logins.remove(&(began, id));
             live.logins.insert((now, id));
-            if let Some(entry) = live.map.get_mut(&id) {
-                entry.login = Some(now);
-                over.push(Arc::clone(&entry.shared));
+            if let Some(shared) = live.map.get(&id) {
+                shared.set_login(Some(now));
+                over.push(Arc::clone(shared));
             }
         }
         let any = !live.logins.is_empty();
@@ -422,7 +408,7 @@ impl Registry {
         let mut live = self.live.lock();
         let gone = live.remove(id);
         if let Some(gone) = &gone {
-            self.half_commands.hold(&gone.shared, 0);
+            self.half_commands.hold(gone, 0);
         }
         let last = live.map.is_empty();
         drop(live);
@@ -460,8 +446,7 @@ impl Registry {
     pub(crate) fn is_idle(&self, shared: &Shared) -> bool {
         let logs_in = || {
             let live = self.live.lock();
-            let entry = live.map.get(&shared.id());
-            entry.is_some_and(|entry| entry.login.is_some())
+            live.map.contains_key(&shared.id()) && shared.login().is_some()
         };
         match shared.state() {
             ConnState::Idle => true,
@@ -505,32 +490,36 @@ impl Registry {
 
     pub(crate) fn find(&self, id: ConnId) -> Option<Arc<Shared>> {
         let live = self.live.lock();
-        live.map.get(&id).map(|entry| Arc::clone(&entry.shared))
+        live.map.get(&id).map(Arc::clone)
     }
 
     /// A copy of the list, by id, so that nobody is held up while it is used; nor while it is made,
     /// which is done a piece at a time. Who comes meanwhile may be missing.
     pub(crate) fn all(&self) -> Vec<Arc<Shared>> {
-        const PIECE: usize = 256;
         let mut all: Vec<Arc<Shared>> = Vec::new();
-        let mut after = Bound::Unbounded;
-        loop {
-            // Before the lock, as it may have to move what there is.
-            all.reserve(PIECE);
-            let before = all.len();
-            let live = self.live.lock();
-            all.extend(
-                live.map
-                    .range((after, Bound::Unbounded))
-                    .take(PIECE)
-                    .map(|(_, entry)| Arc::clone(&entry.shared)),
-            );
-            drop(live);
-            match all.last() {
-                Some(last) if all.len() - before == PIECE => after = Bound::Excluded(last.id()),
-                _ => return all,
-            }
-        }
+        let mut last = None;
+        while self.add_piece(&mut last, &mut all) {}
+        all
+    }
+
+    /// Adds the next piece of them to a list: those behind `last`, which becomes the last one of the piece. False:
+    /// there are no more behind that.
+    pub(crate) fn add_piece(&self, last: &mut Option<ConnId>, to: &mut Vec<Arc<Shared>>) -> bool {
+        const PIECE: usize = 256;
+        // Before the lock, as it may have to move what there is.
+        to.reserve(PIECE);
+        let before = to.len();
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let live = self.live.lock();
+        to.extend(
+            live.map
+                .range((after, Bound::Unbounded))
+                .take(PIECE)
+                .map(|(_, shared)| Arc::clone(shared)),
+        );
+        drop(live);
+        *last = to.last().map(|shared| shared.id());
+        to.len() - before == PIECE
     }
 
     /// Something that the operator may want to know.

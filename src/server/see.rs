@@ -291,7 +291,7 @@ impl Look {
             kind,
             since,
             holder,
-        }) = *shared.waiting.lock()
+        }) = shared.waiting()
             && info.state == Activity::Running
         {
             info.state = Activity::Waiting(kind);

@@ -68,7 +68,7 @@ struct Counting {
 impl Counting {
     fn show(&self, waiting: Option<Waiting>) {
         if let Some(shared) = self.serves.lock().upgrade() {
-            *shared.waiting.lock() = waiting;
+            shared.set_waiting(waiting);
         }
     }
 }
@@ -243,6 +243,8 @@ impl ThreadPerConnection {
         let place: Weak<Bed> = Arc::downgrade(&bed);
         served.conn().shared().place(place);
         served.conn().shared().receives();
+        // The watch will look at it anyway.
+        served.conn().shared().watched();
         served.conn().shared().placed(0);
         let mut cause = Cause {
             now: Some(Nanos(self.registry.now())),

@@ -112,7 +112,7 @@ impl Watch {
     #[cfg(feature = "test-util")]
     pub(crate) fn look_now(&self, registry: &Registry) {
         let looks = self.state.lock().looks;
-        look(registry, looks);
+        look(registry, looks, &mut Vec::new());
     }
 
     fn stop(&self) {
@@ -185,30 +185,21 @@ impl Drop for Watching {
 }
 
 fn run(registry: &Registry) {
+    let mut piece = Vec::new();
     while let Some(looks) = registry.watch().sleep(registry.len() == 0) {
-        look(registry, looks);
+        look(registry, looks, &mut piece);
     }
 }
 
-/// One look at everybody.
-fn look(registry: &Registry, looks: Looks) {
+/// One look at everybody, a piece at a time: the memory of that is used again at the next look.
+fn look(registry: &Registry, looks: Looks, piece: &mut Vec<Arc<Shared>>) {
     let now = registry.now();
     let mut old = Vec::new();
-    for shared in registry.all() {
-        if let Some(silence) = looks.silence {
-            look_for_silence(&shared, silence, now);
-        }
-        let Some((number, age)) = age_of_command(&shared, now) else {
-            continue;
-        };
-        if let Some(time) = looks.command
-            && age >= time
-            && shared.state() != ConnState::Detached
-        {
-            shared.cancel_command(number, Cause::TimedOut);
-        }
-        if looks.hang_up != HangUp::Ignore && age >= OLD && shared.may_hang_up() {
-            old.push((shared, number));
+    let (mut last, mut more) = (None, true);
+    while more {
+        more = registry.add_piece(&mut last, piece);
+        for shared in piece.drain(..) {
+            old.extend(look_at(&shared, looks, now).map(|number| (shared, number)));
         }
     }
     // One call for all of them.
@@ -226,9 +217,24 @@ fn look(registry: &Registry, looks: Looks) {
     }
 }
 
+/// Looks at one connection. Returns the number of its command if its client is to be looked at too.
+fn look_at(shared: &Shared, looks: Looks, now: u64) -> Option<u64> {
+    if let Some(silence) = looks.silence {
+        look_for_silence(shared, silence, now);
+    }
+    let (number, age) = age_of_command(shared, now)?;
+    if let Some(time) = looks.command
+        && age >= time
+        && shared.state() != ConnState::Detached
+    {
+        shared.cancel_command(number, Cause::TimedOut);
+    }
+    (looks.hang_up != HangUp::Ignore && age >= OLD && shared.may_hang_up()).then_some(number)
+}
+
 /// The command that a connection is at, and for how long it has been seen there.
 fn age_of_command(shared: &Shared, now: u64) -> Option<(u64, Duration)> {
-    let (number, notes) = (shared.command().current()?, &shared.watched);
+    let (number, notes) = (shared.command().current()?, shared.watched());
     // Relaxed: our own notes.
     if notes.command.swap(number, Relaxed) != number {
         notes.began.store(now, Relaxed);
@@ -238,7 +244,7 @@ fn age_of_command(shared: &Shared, now: u64) -> Option<(u64, Duration)> {
 }
 
 fn look_for_silence(shared: &Shared, silence: Silence, now: u64) {
-    let notes = &shared.watched;
+    let notes = shared.watched();
     let calls = shared.heard();
     // Relaxed: our own notes, and a statistic. One that is read too early is read again at the next look.
     let known = notes.silent_since.load(Relaxed) > 0;

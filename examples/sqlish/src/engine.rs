@@ -90,7 +90,8 @@ pub(crate) struct Place {
 /// A session as the others see it.
 pub(crate) struct Client {
     pub(crate) signal: Arc<Signal>,
-    shown: Mutex<Shown>,
+    /// Made when there is something to show for the first time, and kept from then on.
+    shown: Mutex<Option<Box<Shown>>>,
 }
 
 /// What `SHOW PROCESSLIST` tells of a session beside what the server knows.
@@ -169,8 +170,8 @@ impl Engine {
 
     pub(crate) fn shown(&self, id: u64) -> Option<Shown> {
         let client = self.clients.lock().get(&id).map(Arc::clone)?;
-        let shown = client.shown.lock().clone();
-        Some(shown)
+        let shown = client.shown.lock().as_deref().cloned();
+        Some(shown.unwrap_or_default())
     }
 
     /// Whether `waiter`, queued for the row at `place`, waits for somebody who waits, by however
@@ -221,6 +222,7 @@ impl fmt::Debug for Engine {
 impl Client {
     pub(crate) fn set_user(&self, user: &str) {
         let mut shown = self.shown.lock();
+        let shown = shown.get_or_insert_default();
         shown.user.clear();
         shown.user.push_str(user);
     }
@@ -240,6 +242,7 @@ impl Client {
 
     pub(crate) fn show(&self, doing: &'static str, statement: &str) {
         let mut shown = self.shown.lock();
+        let shown = shown.get_or_insert_default();
         shown.doing = Some(doing);
         shown.statement.clear();
         shown
@@ -248,11 +251,16 @@ impl Client {
     }
 
     pub(crate) fn show_nothing(&self) {
-        self.shown.lock().doing = None;
+        if let Some(shown) = &mut *self.shown.lock() {
+            shown.doing = None;
+        }
     }
 
     pub(crate) fn user(&self) -> String {
-        self.shown.lock().user.clone()
+        let shown = self.shown.lock();
+        shown
+            .as_ref()
+            .map_or_else(String::new, |shown| shown.user.clone())
     }
 }
 

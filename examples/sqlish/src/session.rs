@@ -77,11 +77,16 @@ pub struct Standing {
 #[derive(Debug)]
 enum Pending {
     Commit(Then),
-    UserLock {
-        name: String,
-        /// `None` is never.
-        deadline: Option<Instant>,
-    },
+    /// Boxed, because a session that waits for none is to be small.
+    UserLock(Box<WantedLock>),
+}
+
+/// A named lock that a session has queued for.
+#[derive(Debug)]
+struct WantedLock {
+    name: String,
+    /// `None` is never.
+    deadline: Option<Instant>,
 }
 
 /// What follows a commit.
@@ -97,7 +102,7 @@ enum Then {
 #[derive(Debug)]
 enum Login {
     Required,
-    Challenged(Challenge),
+    Challenged(Box<Challenge>),
     Done,
 }
 
@@ -269,10 +274,10 @@ impl Session {
     pub fn park(&mut self, resume: Resume) {
         match &self.pending {
             Some(Pending::Commit(_)) => self.submit(Some(resume)),
-            Some(Pending::UserLock { name, .. }) => {
+            Some(Pending::UserLock(wanted)) => {
                 self.engine
                     .user_locks
-                    .park(name, &self.client.signal, resume);
+                    .park(&wanted.name, &self.client.signal, resume);
             }
             // Nothing to wait for.
             None => drop(resume.resume()),
@@ -282,7 +287,7 @@ impl Session {
     /// When a parked session is to be woken at the latest.
     pub fn until(&self) -> Option<Instant> {
         match &self.pending {
-            Some(Pending::UserLock { deadline, .. }) => *deadline,
+            Some(Pending::UserLock(wanted)) => wanted.deadline,
             _ => None,
         }
     }
@@ -309,7 +314,8 @@ impl Session {
                 self.client.show_nothing();
                 self.committed(*then, reply)?;
             }
-            Pending::UserLock { name, deadline } => {
+            Pending::UserLock(wanted) => {
+                let WantedLock { name, deadline } = &**wanted;
                 let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
                 let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
                 let granted = if over {
@@ -339,9 +345,10 @@ impl Session {
 
     /// As [`interrupted`](Self::interrupted).
     pub(crate) fn stop<R: Reply>(&mut self, reply: &mut R) -> io::Result<Flow> {
-        if let Some(Pending::UserLock { name, .. }) = &self.pending {
+        if let Some(Pending::UserLock(wanted)) = &self.pending {
             // Granted in the last moment: taken, because refusing would only delay those behind.
-            if !self.engine.user_locks.settle(name, &self.client.signal) {
+            let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
+            if !locks.settle(&wanted.name, signal) {
                 self.pending = None;
                 self.changed = true;
                 self.client.show_nothing();
@@ -366,7 +373,7 @@ impl Session {
     /// Whether it may have got a named lock that it has not been told of: it was given it while it
     /// was parked.
     fn awaits_user_lock(&self) -> bool {
-        matches!(self.pending, Some(Pending::UserLock { .. }))
+        matches!(self.pending, Some(Pending::UserLock(_)))
     }
 
     /// Whether a transaction is open.
@@ -703,7 +710,8 @@ impl Session {
             Got::Queued { .. } if admin.parks() => {
                 self.client.show(DOING, text(statement));
                 let deadline = timeout.and_then(deadline);
-                self.pending = Some(Pending::UserLock { name, deadline });
+                let wanted = WantedLock { name, deadline };
+                self.pending = Some(Pending::UserLock(Box::new(wanted)));
                 self.changed = true;
                 return Ok(Flow::Park);
             }
@@ -817,7 +825,7 @@ impl Session {
         let challenge = Challenge::new(user)?;
         let nonce = challenge.nonce.as_bytes();
         reply.row(&[Value::Text(b"challenge"), Value::Text(nonce)])?;
-        self.login = Login::Challenged(challenge);
+        self.login = Login::Challenged(Box::new(challenge));
         Ok(())
     }
 
@@ -913,8 +921,11 @@ impl Drop for Session {
     fn drop(&mut self) {
         // A commit that has been handed over will be done; there is nothing left to roll back then.
         self.end(Outcome::Rollback);
-        if let Some(Pending::UserLock { name, .. }) = &self.pending
-            && self.engine.user_locks.settle(name, &self.client.signal)
+        if let Some(Pending::UserLock(wanted)) = &self.pending
+            && self
+                .engine
+                .user_locks
+                .settle(&wanted.name, &self.client.signal)
         {
             self.user_locks += 1;
         }

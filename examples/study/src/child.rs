@@ -37,7 +37,7 @@ const LATE_DESCRIPTORS: usize = 8;
 /// A server to be started: [`Spec`] but for the place where it listens.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// Which of the four.
+    /// Which one.
     pub scheduler: Scheduler,
     /// Over what.
     pub transport: Transport,
@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Waits until the server has let go of all its clients and does nothing more, so that it takes
-    /// no time from the server that is measured next. From then on it costs nothing: all four sleep
+    /// no time from the server that is measured next. From then on it costs nothing: all of them sleep
     /// until a client comes.
     pub fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + SETTLE_WITHIN;

@@ -1,5 +1,5 @@
 //! Measures what a scheduler does to a database server: the same handler under thread groups and
-//! under thread-per-connection, beside two hand-written servers that know nothing of the library.
+//! under thread-per-connection, beside hand-written servers that know nothing of the library.
 //!
 //! The path of a measurement: [`args`] reads the command line, [`run`] starts one server process
 //! for each scheduler ([`child`], which re-executes this program; [`server`] is what runs in

@@ -116,25 +116,70 @@ pub enum Scheduler {
     StdLoop,
     /// One epoll thread and no scheduler: the floor of what any scheduler costs.
     EventLoop,
+    /// A task for each connection on tokio's threads, which run the commands themselves.
+    Tokio,
+    /// The same, with each command on tokio's blocking pool.
+    TokioBlocking,
+    /// The library's thread groups with readiness re-armed by a system call after each turn.
+    OneShot,
 }
 
 impl Scheduler {
     /// In the order of a table.
-    pub const ALL: [Scheduler; 5] = [
+    pub const ALL: [Scheduler; 8] = [
         Scheduler::Pool,
         Scheduler::Mariadb,
         Scheduler::PerConnection,
         Scheduler::StdLoop,
         Scheduler::EventLoop,
+        Scheduler::Tokio,
+        Scheduler::TokioBlocking,
+        Scheduler::OneShot,
     ];
 
+    /// The feature of this package that it needs, and whether this program was built with that.
+    fn feature(self) -> Option<(&'static str, bool)> {
+        match self {
+            Scheduler::Tokio => Some(("tokio", cfg!(feature = "tokio"))),
+            Scheduler::TokioBlocking => Some(("tokio-blocking", cfg!(feature = "tokio-blocking"))),
+            Scheduler::OneShot => Some(("one-shot", cfg!(feature = "one-shot"))),
+            _ => None,
+        }
+    }
+
+    /// Whether it is in every build.
+    pub fn is_usual(self) -> bool {
+        self.feature().is_none()
+    }
+
+    /// Those that this program was built with, in the order of a table.
+    pub fn built() -> Vec<Scheduler> {
+        let has = |one: &Scheduler| one.feature().is_none_or(|(_, on)| on);
+        Self::ALL.into_iter().filter(has).collect()
+    }
+
+    /// # Errors
+    /// If this program was built without it.
+    pub fn check_built(self) -> Result<()> {
+        match self.feature() {
+            Some((name, false)) => Err(Error::usage(format!(
+                "this program was built without the scheduler '{self}': build it with \
+                 --features {name}, as in cargo run --release -p study --features {name} -- table"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it can serve this. A statement that waits for a row would stop the one thread of the event
-    /// loop, and so whoever is to give the row up. The two hand-written servers know no disk.
+    /// loop, and so whoever is to give the row up; a few of them stop all threads of tokio. Only the library's
+    /// servers know a disk.
     pub fn serves(self, workload: Workload) -> bool {
         match self {
             Scheduler::Pool | Scheduler::Mariadb | Scheduler::PerConnection => true,
-            Scheduler::StdLoop => workload != Workload::Disk,
-            Scheduler::EventLoop => workload != Workload::Disk && !workload.waits_for_rows(),
+            Scheduler::EventLoop | Scheduler::Tokio => {
+                workload != Workload::Disk && !workload.waits_for_rows()
+            }
+            _ => workload != Workload::Disk,
         }
     }
 
@@ -146,6 +191,9 @@ impl Scheduler {
             Scheduler::PerConnection => "per-connection",
             Scheduler::StdLoop => "std-loop",
             Scheduler::EventLoop => "event-loop",
+            Scheduler::Tokio => "tokio",
+            Scheduler::TokioBlocking => "tokio-blocking",
+            Scheduler::OneShot => "one-shot",
         }
     }
 }
@@ -276,6 +324,13 @@ pub fn parse_names<T: FromStr<Err = Error> + PartialEq + Copy>(
     Ok(list)
 }
 
+/// As [`parse_names`]; each has to be in this build.
+pub fn parse_schedulers(text: &str) -> Result<Vec<Scheduler>> {
+    let list = parse_names(text, &Scheduler::built())?;
+    list.iter().try_for_each(|one| one.check_built())?;
+    Ok(list)
+}
+
 /// More clients than this are a typing mistake: no process may hold that many descriptors.
 pub(crate) const CLIENTS_MAX: usize = 1_000_000;
 
@@ -382,12 +437,28 @@ mod tests {
     }
 
     #[test]
-    fn only_the_event_loop_with_transactions_that_wait_is_left_out() {
+    fn only_those_that_a_statement_stops_are_spared_transactions_that_wait() {
         for scheduler in Scheduler::ALL {
             let left_out = |workload: &Workload| !scheduler.serves(*workload);
             let count = Workload::ALL.iter().filter(|w| left_out(w)).count();
-            assert_eq!(count, 3 * usize::from(scheduler == Scheduler::EventLoop));
+            let stops = matches!(scheduler, Scheduler::EventLoop | Scheduler::Tokio);
+            assert_eq!(count, 3 * usize::from(stops), "{scheduler}");
         }
+    }
+
+    #[test]
+    fn a_scheduler_that_is_not_in_this_build_is_refused_with_the_feature_that_it_needs() {
+        for scheduler in Scheduler::ALL {
+            let built = Scheduler::built().contains(&scheduler);
+            match parse_schedulers(scheduler.name()) {
+                Ok(list) => assert!(built && list == [scheduler], "{list:?}"),
+                Err(error) => {
+                    let (feature, error) = (format!("--features {scheduler}"), error.to_string());
+                    assert!(!built && error.contains(&feature), "{error}");
+                }
+            }
+        }
+        assert_eq!(parse_schedulers("all"), Ok(Scheduler::built()));
     }
 
     #[test]

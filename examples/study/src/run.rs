@@ -3,7 +3,7 @@
 //!
 //! One server process for each scheduler lives through all the cells of a workload and transport.
 //! When it is not its turn it sleeps: its clients are gone and its last work is done before the
-//! next server is measured (that is waited for and checked), and none of the four has a timer
+//! next server is measured (that is waited for and checked), and none of them has a timer
 //! running without clients. Rounds interleave the schedulers, and each round begins with another of
 //! them, so that a machine that warms up or a neighbour that wakes up hits all alike. Numbers of
 //! clients ascend, so that what a large number leaves in a server colours no smaller one.

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use common::{Folder, refused, study, text};
+use study::plan::Scheduler;
 
 const TINY: &str = "--clients 4 --seconds 0.1 --warmup 0.02 --rows 100";
 
@@ -90,9 +91,52 @@ fn the_event_loop_is_measured() {
     assert_eq!(json["cells"][0]["server_threads_peak"], 1);
 }
 
+#[cfg(feature = "tokio")]
+#[test]
+fn tokio_is_measured_on_as_many_threads_as_the_server_has_cpus() {
+    let json = tiny_table("tokio", "ping");
+    let cpus = study::plan::parse_cpus(json["machine"]["server_cpus"].as_str().unwrap());
+    let cpus = cpus.unwrap().len();
+    // Beside the one that waits for the parent to leave.
+    assert_eq!(json["cells"][0]["server_threads_peak"], 1 + cpus);
+}
+
+#[cfg(feature = "tokio-blocking")]
+#[test]
+fn tokio_with_its_blocking_pool_is_measured() {
+    tiny_table("tokio-blocking", "ping");
+}
+
+#[cfg(feature = "one-shot")]
+#[test]
+fn the_pool_that_re_arms_is_measured() {
+    tiny_table("one-shot", "ping");
+}
+
+#[test]
+fn a_peer_that_was_not_built_in_is_refused_with_the_feature_that_it_needs() {
+    for scheduler in Scheduler::ALL {
+        if !Scheduler::built().contains(&scheduler) {
+            let feature = format!("--features {scheduler}");
+            refused(&format!("table --scheduler pool,{scheduler}"), &feature);
+            refused(&format!("latency --scheduler {scheduler}"), &feature);
+        }
+    }
+}
+
+#[test]
+fn the_help_names_every_scheduler() {
+    let output = study("table --help").output().unwrap();
+    let help = text(&output.stdout);
+    for scheduler in Scheduler::ALL {
+        assert!(help.contains(scheduler.name()), "no {scheduler} in\n{help}");
+    }
+}
+
 #[test]
 fn selects_and_updates_find_their_rows_on_every_server() {
-    for scheduler in ["pool", "per-connection", "std-loop", "event-loop"] {
+    for scheduler in Scheduler::built() {
+        let scheduler = scheduler.name();
         tiny_table(scheduler, "point_select");
         tiny_table(scheduler, "update_nokey");
     }
@@ -116,15 +160,17 @@ fn several_schedulers_get_a_row_each_and_their_ratios() {
         assert!(stdout.contains(line), "no '{line}' in\n{stdout}");
     }
     // Each round begins with another scheduler.
+    let mut built: Vec<&str> = Scheduler::built().iter().map(|one| one.name()).collect();
     let order: Vec<&str> = stderr
         .lines()
-        .filter(|line| line.contains("/10 "))
+        .filter(|line| line.contains(&format!("/{} ", 2 * built.len())))
         .filter_map(|line| line.split_once("clients ")?.1.split_once(':'))
         .map(|(scheduler, _)| scheduler)
         .collect();
-    let first = "pool mariadb per-connection std-loop event-loop";
-    let second = "mariadb per-connection std-loop event-loop pool";
-    assert_eq!(order.join(" "), format!("{first} {second}"));
+    let mut expected = built.clone();
+    built.rotate_left(1);
+    expected.extend(built);
+    assert_eq!(order, expected);
 }
 
 #[test]
@@ -138,7 +184,7 @@ fn what_cannot_be_done_is_one_line_and_exit_code_2() {
     );
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = busy.local_addr().unwrap().port();
-    for scheduler in ["pool", "per-connection", "std-loop", "event-loop"] {
+    for scheduler in Scheduler::built() {
         let args = format!("table --transport tcp --port {port} --scheduler {scheduler} {TINY}");
         refused(&args, &port.to_string());
     }
@@ -184,7 +230,8 @@ fn no_server_outlives_the_tool_however_it_dies() {
                 "the tool ended early"
             );
         }
-        assert_eq!(sockets(&folder.0), 5, "one for each server");
+        let servers = Scheduler::built().len();
+        assert_eq!(sockets(&folder.0), servers, "one for each server");
         kill_process(Pid::from_child(&tool), signal).unwrap();
         assert!(!tool.wait().unwrap().success());
         stderr.read_to_end(&mut Vec::new()).unwrap();

@@ -36,7 +36,7 @@ pub(super) fn latency(
     let (mut options, mut seed) = (ServerOptions::of_groups(1), 0);
     while let Some(arg) = parser.next().map_err(Error::usage)? {
         match arg {
-            Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
+            Long("scheduler") => schedulers = plan::parse_schedulers(&text(parser)?)?,
             Long("transport") => transport = text(parser)?.parse()?,
             Long("heavy") => heavy = plan::parse_clients(&text(parser)?, 0)?,
             Long("heavy-kind") => kind = text(parser)?.parse()?,

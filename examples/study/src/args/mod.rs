@@ -35,6 +35,10 @@ study table [options]: how many statements a second, with 16 to 4096 clients
                        defaults), per-connection, std-loop (a hand-written thread-
                        per-connection loop), event-loop (one epoll thread and no
                        scheduler: the floor), or all               [pool,per-connection]
+                       With the feature of the same name: tokio (a task for each con-
+                       nection, which runs the statements itself), tokio-blocking (each
+                       in spawn_blocking), one-shot (the pool, re-arming each con-
+                       nection with a system call after each turn)
   --transport LIST     unix, tcp, or all                           [unix]
   --clients LIST       16,64,256 or doubling: 16..4096, 16,32,...,4096   [16..4096]
   --seconds S          how long a round measures                   [1]
@@ -286,7 +290,7 @@ fn table(
             Long("workload") if preset != Preset::Disk => {
                 workloads = plan::parse_names(&text(parser)?, &Workload::ALL)?
             }
-            Long("scheduler") => schedulers = plan::parse_names(&text(parser)?, &Scheduler::ALL)?,
+            Long("scheduler") => schedulers = plan::parse_schedulers(&text(parser)?)?,
             Long("transport") => transports = plan::parse_names(&text(parser)?, &Transport::ALL)?,
             Long("ramp-up") if preset == Preset::Mixed => {
                 ramp = duration("--ramp-up", &text(parser)?, true)?;

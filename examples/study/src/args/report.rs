@@ -44,7 +44,10 @@ pub(super) fn report(
         |quickly: &str, slowly: &str| plan::parse_clients(if quick { quickly } else { slowly }, 0);
     let table = run::Plan {
         workloads,
-        schedulers: Scheduler::ALL.to_vec(),
+        schedulers: Scheduler::ALL
+            .into_iter()
+            .filter(|one| one.is_usual())
+            .collect(),
         transports: vec![Transport::Unix],
         clients: clients.map_or_else(|| usual("16,256,4096", "16..4096"), Ok)?,
         seconds: seconds.unwrap_or(ms(if quick { 250 } else { 1_000 })),

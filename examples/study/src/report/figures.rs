@@ -66,6 +66,9 @@ fn colour(scheduler: Scheduler) -> usize {
         Scheduler::Mariadb => 2,
         Scheduler::StdLoop => 3,
         Scheduler::EventLoop => 4,
+        Scheduler::Tokio => 5,
+        Scheduler::TokioBlocking => 6,
+        Scheduler::OneShot => 7,
     }
 }
 
@@ -458,7 +461,10 @@ pub(in crate::report) mod tests {
     pub(in crate::report) fn data() -> Data {
         let mut cells = Vec::new();
         for workload in Workload::ALL {
-            for scheduler in Scheduler::ALL.into_iter().filter(|s| s.serves(workload)) {
+            for scheduler in Scheduler::ALL
+                .into_iter()
+                .filter(|s| s.is_usual() && s.serves(workload))
+            {
                 for clients in [16, 4096] {
                     let height = match scheduler {
                         Scheduler::EventLoop => 4e5,

@@ -5,7 +5,7 @@
 //! standard input ends. That input is a pipe whose other end only the parent holds, so it ends when
 //! the parent does, however it dies: no server outlives the tool.
 //!
-//! All four servers run the same engine, the same parser and the same replies, all of them
+//! All servers run the same engine, the same parser and the same replies, all of them
 //! sqlish's. They differ in who reads a socket and which thread then runs the statement, and that
 //! is what is measured.
 
@@ -13,6 +13,8 @@ mod disk;
 mod event_loop;
 mod library;
 mod std_loop;
+#[cfg(any(feature = "tokio", feature = "tokio-blocking"))]
+mod tokio;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -49,7 +51,7 @@ const BACKLOG: u16 = 4096;
 /// What to serve, and where.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Which of the four servers.
+    /// Which of the servers.
     pub scheduler: Scheduler,
     /// Port 0 takes a free one.
     pub endpoint: Endpoint,
@@ -190,6 +192,25 @@ fn serve(spec: &Spec) -> Result<Infallible> {
             let mut event_loop = event_loop::new(socket, engine).map_err(Error::run)?;
             return see_it_through(&endpoint, || event_loop.run_until(io::stdin()));
         }
+        #[cfg(any(feature = "tokio", feature = "tokio-blocking"))]
+        Scheduler::Tokio | Scheduler::TokioBlocking => {
+            let (socket, endpoint) = bound(&spec.endpoint)?;
+            let blocking = spec.scheduler == Scheduler::TokioBlocking;
+            let _running = tokio::start(socket, &endpoint, engine, spec.cpus.len(), blocking)
+                .map_err(Error::run)?;
+            return see_it_through(&endpoint, wait_for_the_parent_to_leave);
+        }
+        #[cfg(feature = "one-shot")]
+        Scheduler::OneShot => {
+            let mut config = PoolConfig::default();
+            config.one_shot = true;
+            library::pool(config, &spec.options)
+        }
+        #[allow(unreachable_patterns)] // with every feature
+        other => {
+            other.check_built()?;
+            return Err(Error::usage(format!("no server is called '{other}'")));
+        }
     };
     let (endpoint, _running) =
         library::start(&spec.endpoint, scheduler, SqlishHandler::new(engine))?;
@@ -225,7 +246,7 @@ fn wait_for_the_parent_to_leave() -> io::Result<()> {
     }
 }
 
-/// A listening socket for the two hand-written servers, and where it listens.
+/// A listening socket for the hand-written servers, and where it listens.
 fn bound(endpoint: &Endpoint) -> Result<(OwnedFd, Endpoint)> {
     let failed = |error: io::Error| Error::usage(format!("cannot listen on {endpoint}: {error}"));
     match endpoint {
@@ -264,7 +285,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 }
 
 /// Runs every whole statement in `input`, replies to `out`; how many bytes that used, and whether
-/// the conversation goes on. The two hand-written servers share it.
+/// the conversation goes on. The hand-written servers share it.
 fn answer(session: &mut Session, input: &[u8], out: &mut Vec<u8>) -> io::Result<(usize, Flow)> {
     let mut used = 0;
     loop {
