@@ -29,7 +29,7 @@ mod linux {
     use study::error::{Error, Result};
     use study::load::{Clients, Load};
     use study::options::ServerOptions;
-    use study::plan::{Scheduler, Transport, Workload};
+    use study::plan::{Protocol, Scheduler, Transport, Workload};
     use study::{cpu, process, server};
 
     const CLIENTS: [usize; 5] = [16, 64, 256, 1024, 4096];
@@ -80,6 +80,7 @@ mod linux {
                 for (scheduler, server) in SCHEDULERS.into_iter().zip(&mut servers) {
                     let order = Order {
                         scheduler,
+                        protocol: Protocol::Text,
                         transport: Transport::Unix,
                         port: 0,
                         rows: ROWS,
