@@ -241,36 +241,36 @@ pub(crate) mod tests {
         cells[3].disturbed = 1;
         let expected = "\
 read_write over unix, queries/s, median of 3 rounds of 5s, sysbench 1.0.20, --db-ps-mode=auto
-threads                                                      16       4096
-pool                                                        30k        30k
-  min-max                                               15k-60k    15k-60k
-  p99 ms                                                   30.0       30.0
-  server's CPU, us a query                                 33.3       33.3
-  client busy                                               50%        50%
-  deadlocks, time-outs                                        0          7
-per-connection                                              20k        10k
-  min-max                                               10k-40k  5000-20k
-  p99 ms                                                   30.0       30.0
-  server's CPU, us a query                                 50.0      100.0
-  client busy                                               50%       99%!
-MariaDB pool-of-threads                                    1000          -
-  min-max                                              500-2000          -
-  p99 ms                                                   30.0          -
-  server's CPU, us a query                               1000.0          -
-  client busy                                               50%          -
-MariaDB one-thread-per-connection                          2000          -
-  min-max                                             1000-4000          -
-  p99 ms                                                   30.0          -
-  server's CPU, us a query                                500.0          -
-  client busy                                               50%          -
-pool / per-connection                                     1.50x      3.00x
-  95 %                                                1.50-1.50  3.00-3.00
-  server's CPU a query                                    0.67x      0.33x
-  95 %                                                0.67-0.67  0.33-0.33
-MariaDB pool-of-threads / one-thread-per-connection       0.50x          -
-  95 %                                                0.50-0.50          -
-  server's CPU a query                                    2.00x          -
-  95 %                                                2.00-2.00          -
+threads                                                     16       4096
+pool                                                       30k        30k
+  min-max                                              15k-60k    15k-60k
+  p99 ms                                                  30.0       30.0
+  server's CPU, us a query                                33.3       33.3
+  client busy                                              50%        50%
+  deadlocks, time-outs                                       0          7
+per-connection                                             20k        10k
+  min-max                                              10k-40k   5000-20k
+  p99 ms                                                  30.0       30.0
+  server's CPU, us a query                                50.0      100.0
+  client busy                                              50%       99%!
+MariaDB pool-of-threads                                   1000          -
+  min-max                                             500-2000          -
+  p99 ms                                                  30.0          -
+  server's CPU, us a query                              1000.0          -
+  client busy                                              50%          -
+MariaDB one-thread-per-connection                         2000          -
+  min-max                                            1000-4000          -
+  p99 ms                                                  30.0          -
+  server's CPU, us a query                               500.0          -
+  client busy                                              50%          -
+pool / per-connection                                    1.50x      3.00x
+  95 %                                               1.50-1.50  3.00-3.00
+  server's CPU a query                                   0.67x      0.33x
+  95 %                                               0.67-0.67  0.33-0.33
+MariaDB pool-of-threads / one-thread-per-connection      0.50x          -
+  95 %                                               0.50-0.50          -
+  server's CPU a query                                   2.00x          -
+  95 %                                               2.00-2.00          -
 !: sysbench had no CPU left; compare what a query costs the server, not queries/s
 
 deadlocks and lock wait time-outs, after which sysbench tries again: 7; other errors: 0
@@ -309,9 +309,9 @@ disturbed: in 1 of 24 rounds other processes used more than 10% of a CPU that wa
         let text = render_heavy(&plan, "sysbench 1.0.20", &cells);
         for part in [
             "400/s by 16 threads",
-            "  light p99 ms                5.00   6.00\n",
-            "  light p99 ms                   -   3.00\n",
-            "p99, pool / per-connection       -  2.00x\n",
+            "  light p99 ms              5.00   6.00\n",
+            "  light p99 ms                 -   3.00\n",
+            "p99, pool / per-connection     -  2.00x\n",
         ] {
             assert!(text.contains(part), "no '{part}' in\n{text}");
         }
