@@ -150,7 +150,7 @@ impl Server {
     /// Waits until the server has let go of all its clients and does nothing more, so that it takes
     /// no time from the server that is measured next. From then on it costs nothing: all of ours sleep
     /// until a client comes. MariaDB tidies up behind its updates for as long as it likes, so it gets
-    /// [`SETTLE_WITHIN`] and no complaint.
+    /// 20 seconds and no complaint.
     pub fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + SETTLE_WITHIN;
         let mut cpu_before = None;
