@@ -36,7 +36,7 @@ mod linux {
     use study::error::{Error, Result};
     use study::load::{Clients, Load};
     use study::options::ServerOptions;
-    use study::plan::{Scheduler, Transport, Workload};
+    use study::plan::{Protocol, Scheduler, Transport, Workload};
     use study::{cpu, process, server};
 
     /// What is asked for.
@@ -139,6 +139,7 @@ mod linux {
             for (scheduler, server) in &mut servers {
                 let order = Order {
                     scheduler: *scheduler,
+                    protocol: Protocol::Text,
                     transport,
                     port: 0,
                     rows: ROWS,

@@ -45,7 +45,7 @@ use crate::os::socket::Socket;
 /// it finds is not forgotten. One that must read before it can write, as a renegotiation would have it, is
 /// not provided for: once the handshake is done, writing waits for nothing but the socket.
 ///
-/// `examples/tls_echo.rs` is one for rustls.
+/// `examples/tls_echo/transport.rs` is one for rustls.
 pub trait Transport: Read + Write + Any + Send {
     /// Goes on with the handshake, as far as it goes with what has come. `Ok(false)`: it needs more, or
     /// has more to send than the socket takes.

@@ -1,7 +1,7 @@
-//! Promises about TLS, by the transport of `examples/tls_echo.rs`, with rustls for the client too.
+//! Promises about TLS, by the transport of `examples/tls_echo/transport.rs`, with rustls for the client too.
 
 mod common;
-#[path = "../examples/tls_echo.rs"]
+#[path = "../examples/tls_echo/main.rs"]
 mod tls_echo;
 
 use std::io::{self, BufRead, BufReader, Read, Write};

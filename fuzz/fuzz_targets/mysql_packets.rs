@@ -44,6 +44,7 @@ fn converse(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut connection =
         MysqlConnection::new(&engine, 7, users, 1 << 20).expect("there is randomness");
     let mut out = Vec::new();
+    connection.offer_tls();
     connection.greet(&mut out);
     let greeting = out.len();
     let mut buffered = Vec::new();
@@ -52,6 +53,11 @@ fn converse(bytes: &[u8], piece: usize) -> Vec<u8> {
         loop {
             match connection.step(&buffered, &mut out, &Hurry) {
                 Ok(MysqlStep::Incomplete) => break,
+                // What comes through TLS is plaintext again here.
+                Ok(MysqlStep::Secure { consumed }) => {
+                    assert!((1..=buffered.len()).contains(&consumed));
+                    buffered.drain(..consumed);
+                }
                 Ok(MysqlStep::Taken { consumed, flow }) => {
                     assert!((1..=buffered.len()).contains(&consumed));
                     buffered.drain(..consumed);

@@ -1,5 +1,6 @@
 //! The command line: what the options are, and what they become.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use thread_group_pool::{Limits, PoolConfig, Scheduler, ThreadPerConnectionConfig};
 
 use crate::engine::{CommitWait, EngineConfig};
-use crate::mysql::Users as MysqlUsers;
+use crate::mysql::{MysqlTls, Users as MysqlUsers};
 use crate::{client, serve};
 
 /// Exit code of bad arguments, and of a server or client that could not start.
@@ -90,6 +91,26 @@ pub(crate) struct ServeOptions {
     /// times. Without, anybody is let in without a password.
     #[arg(long = "user", value_name = "NAME:PASSWORD", value_parser = user)]
     pub(crate) users: Vec<(String, String)>,
+    /// By MySQL's protocol, go on by TLS with clients that ask for it. Without a certificate of yours, by one
+    /// that is made at the start and that nobody has signed.
+    #[arg(long)]
+    tls: bool,
+    /// The same with the certificate in this file, in PEM, with those that it was signed by.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        visible_alias = "ssl-cert"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        visible_alias = "ssl-key"
+    )]
+    tls_key: Option<PathBuf>,
     /// Listen on this address for those who look after the server: with threads and a limit of their own;
     /// may be given several times.
     #[arg(long, value_name = "ADDR")]
@@ -310,6 +331,24 @@ impl ServeOptions {
             return Err("--require-login is for the text protocol: give --user too, for MySQL's");
         }
         Ok(MysqlUsers::new(self.users.iter().cloned()))
+    }
+
+    /// The TLS of MySQL's listeners, if they are to have any.
+    ///
+    /// # Errors
+    /// If there are none, or if the files are of no use.
+    pub(crate) fn mysql_tls(&self) -> Result<Option<MysqlTls>, Box<dyn Error>> {
+        let files = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+        if !self.tls && files.is_none() {
+            return Ok(None);
+        }
+        if self.mysql_tcp.is_empty() && self.mysql_unix.is_empty() {
+            return Err("TLS is for clients of MySQL's protocol: give --mysql-tcp too".into());
+        }
+        Ok(Some(match files {
+            Some((certificate, key)) => MysqlTls::from_files(certificate, key)?,
+            None => MysqlTls::self_signed()?,
+        }))
     }
 
     pub(crate) fn engine(&self) -> EngineConfig {

@@ -29,7 +29,7 @@ pub use cli::main;
 pub use engine::{CommitWait, Engine, EngineConfig};
 pub use handler::SqlishHandler;
 pub use mysql::{
-    Connection as MysqlConnection, MysqlHandler, Step as MysqlStep, Users as MysqlUsers,
+    Connection as MysqlConnection, MysqlHandler, MysqlTls, Step as MysqlStep, Users as MysqlUsers,
 };
 pub use protocol::{LINE_MAX, Line, greeting, next_line, too_long, unterminated};
 pub use session::{Canceller, Flow, Session, Standing};

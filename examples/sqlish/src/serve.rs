@@ -35,6 +35,7 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
         None => None,
     };
     let users = options.mysql_users()?;
+    let tls = options.mysql_tls()?;
     os::raise_file_limit();
     // Before the first line of output: whoever has read that may send a signal.
     let stop = os::stop_signal()?;
@@ -42,7 +43,11 @@ pub(crate) fn run(options: Box<ServeOptions>) -> Result<ExitCode, Box<dyn Error>
     let engine = Engine::new(options.engine())
         .map_err(|error| format!("cannot start the thread that flushes commits: {error}"))?;
     let handler = Arc::new(SqlishHandler::new(engine));
-    let mysql = Arc::new(MysqlHandler::beside(&handler, users));
+    let mysql = MysqlHandler::beside(&handler, users);
+    let mysql = Arc::new(match tls {
+        Some(tls) => mysql.offering(tls),
+        None => mysql,
+    });
     let mut builder = Server::builder()
         .on_event(|event| {
             if event.level() > Level::Info {

@@ -49,6 +49,8 @@ pub struct Session {
     statement_id: i64,
     /// How many rows the last statement changed; -1: it was of another kind.
     row_count: i64,
+    /// Whether its client was offered TLS.
+    have_tls: bool,
     /// The rows that this session has locked.
     held: Vec<Place>,
     /// How often it has got a named lock and not given it back.
@@ -178,6 +180,7 @@ impl Session {
             last_id: 0,
             statement_id: 0,
             row_count: -1,
+            have_tls: false,
             held: Vec::new(),
             user_locks: 0,
             priority: Priority::default(),
@@ -198,6 +201,11 @@ impl Session {
         self.client.set_user(user);
         self.login = Login::Done;
         self.changed = true;
+    }
+
+    /// Its client is offered TLS.
+    pub(crate) fn offers_tls(&mut self) {
+        self.have_tls = true;
     }
 
     /// As at the beginning, but for who it is: what is not committed is rolled back, all locks are given

@@ -175,6 +175,42 @@ fn bytes_that_are_no_login_get_an_error_and_a_close() {
 }
 
 #[test]
+fn who_asks_for_tls_and_sends_noise_is_closed_and_holds_no_worker() {
+    let ask = {
+        let mut ask = login()[..32].to_vec();
+        ask[1] |= 8;
+        packet(1, &ask)
+    };
+    under_all(|site, transport| {
+        for noise in [
+            &b"GET / HTTP/1.0\r\n\r\n"[..],
+            &[0; 100],
+            &[22, 3, 1, 255, 255],
+        ] {
+            let mut client = Mysql::call_for_tls(site, transport);
+            let (_, greeting) = client.packet();
+            let version = greeting
+                .iter()
+                .position(|byte| *byte == 0)
+                .expect("its end");
+            assert_ne!(greeting[version + 1 + 4 + 9 + 1] & 8, 0, "it is offered");
+            client.send(&[&ask, noise].concat());
+            others_are_served(site, transport);
+            client.end();
+            assert!(client.is_closed());
+        }
+        // A login that says that it came by TLS, and did not.
+        let mut client = Mysql::call_for_tls(site, transport);
+        client.packet();
+        let mut liar = login();
+        liar[1] |= 8;
+        client.send(&packet(1, &liar));
+        assert_eq!(code(&client.packet().1), 1043);
+        assert!(client.try_packet().is_none());
+    });
+}
+
+#[test]
 fn packets_that_make_no_sense_get_an_error_and_the_connection_goes_on() {
     under_all(|site, transport| {
         let mut client = Mysql::connect(site, transport);

@@ -133,6 +133,33 @@ fn a_transaction_is_all_or_nothing() {
 }
 
 #[test]
+fn a_prepared_statement_finds_the_table_that_there_is_now() {
+    const CREATE: &str = "CREATE TABLE t(id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, \
+                          c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id))";
+    under_all(|site, transport| {
+        let mut mine = connect(site, transport);
+        let mut others = connect(site, transport);
+        let select = "SELECT COUNT(*), SUM(k) FROM t WHERE id BETWEEN ? AND ?";
+        let select = mine.prep(select).expect("it is prepared");
+        let ask = |mine: &mut Conn| mine.exec_first::<(i64, i64), _, _>(&select, (1, 9));
+        let gone = (1146, "42S02".to_owned());
+        assert_eq!(refused(ask(&mut mine)), gone);
+        for k in [1, 2] {
+            let insert = format!("INSERT INTO t(k) VALUES({k}),({k})");
+            others.query_drop(CREATE).expect("it is made");
+            others.query_drop(insert).expect("it has two rows");
+            let found = Some((2, 2 * k));
+            assert_eq!(ask(&mut mine).expect("it is there"), found);
+            let index = "CREATE INDEX k_t ON t(k)";
+            others.query_drop(index).expect("it is indexed");
+            assert_eq!(ask(&mut mine).expect("it is there"), found);
+            others.query_drop("DROP TABLE t").expect("it is dropped");
+            assert_eq!(refused(ask(&mut mine)), gone);
+        }
+    });
+}
+
+#[test]
 fn errors_have_mysqls_numbers_and_the_connection_goes_on() {
     under_all(|site, transport| {
         let mut conn = connect(site, transport);

@@ -269,6 +269,98 @@ fn users_with_passwords_log_in_and_nobody_else() {
 }
 
 #[test]
+fn mariadbs_own_client_gets_tls_if_it_asks_for_it() {
+    if !there_is("mariadb") {
+        return;
+    }
+    let with = ["--user=ann", "-psecret", "--ssl"];
+    for scheduler in SCHEDULERS {
+        let options = format!("--rows 100 --user ann:secret --scheduler {scheduler}");
+        let server = Served::start(&format!("tls-{scheduler}"), &format!("{options} --tls"));
+        for over in ["tcp", "unix"] {
+            let ask = |options: &[&str], statement: &str| {
+                server.run("mariadb", over, &[options, &["-e", statement]].concat())
+            };
+            let (fine, said) = ask(&with, "status\nSELECT COUNT(*) FROM sbtest1");
+            assert!(fine && said.contains("Cipher in use is"), "{said}");
+            assert!(said.ends_with("100\n"), "{said}");
+            // More than a record, and more than a socket holds.
+            let select = "SELECT c FROM sbtest1; ".repeat(200);
+            let (fine, said) = ask(&[&with[..], &["-N"]].concat(), &select);
+            assert!(fine && said.lines().count() == 200 * 100, "{}", said.len());
+            let (fine, said) = ask(&["--user=ann", "-pwrong", "--ssl"], "SELECT 1");
+            assert!(!fine && said.contains("ERROR 1045"), "{said}");
+            // Who does not ask is served as ever.
+            let (fine, said) = ask(&["--user=ann", "-psecret", "--skip-ssl"], "status");
+            assert!(fine && said.contains("Not in use"), "{said}");
+            // A certificate that nobody has signed shows nobody who the server is.
+            let (fine, said) = ask(
+                &[&with[..], &["--ssl-verify-server-cert"]].concat(),
+                "SELECT 1",
+            );
+            assert!(!fine && said.contains("ERROR 2026"), "{said}");
+        }
+        let without = Served::start(&format!("no-tls-{scheduler}"), &options);
+        for over in ["tcp", "unix"] {
+            let (_, said) = without.run("mariadb", over, &[&with[..], &["-e", "status"]].concat());
+            assert!(!said.contains("Cipher in use is"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn certificates_of_ones_own_are_used_and_bad_ones_are_told() {
+    let folder = std::env::temp_dir().join(format!("sqlish-certs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a key");
+    std::fs::write(&cert, made.cert.pem()).expect("a file");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file");
+    let files = format!("--tls-cert {} --tls-key {}", cert.display(), key.display());
+    if there_is("mariadb") {
+        let server = Served::start("own-cert", &format!("--rows 10 {files}"));
+        let trust = format!("--ssl-ca={}", cert.display());
+        let host = [
+            "--host=localhost",
+            "--protocol=tcp",
+            "--ssl-verify-server-cert",
+        ];
+        let arguments = [&["--user=ann", &trust, "-e", "status"][..], &host].concat();
+        let (fine, said) = server.run("mariadb", "tcp", &arguments);
+        assert!(fine && said.contains("Cipher in use is"), "{said}");
+    }
+    let refused = |options: &str, needle: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_sqlish"))
+            .arg("serve")
+            .args(options.split_whitespace())
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{options}: {said}");
+        assert!(
+            said.lines().count() == 1 && said.contains(needle),
+            "{options}: {said}"
+        );
+    };
+    let mysql = "--mysql-tcp 127.0.0.1:0";
+    refused(&format!("--tcp 127.0.0.1:0 {files}"), "--mysql-tcp");
+    refused(
+        &format!("{mysql} --tls-cert {}", cert.display()),
+        "--tls-key",
+    );
+    refused(
+        &format!(
+            "{mysql} --tls-cert /no/such/file --tls-key {}",
+            key.display()
+        ),
+        "/no/such/file",
+    );
+    let swapped = format!("--tls-cert {} --tls-key {}", key.display(), cert.display());
+    refused(&format!("{mysql} {swapped}"), "key.pem");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
 fn the_pool_is_shown_in_mariadbs_words_and_can_be_changed() {
     if !there_is("mariadb") {
         return;

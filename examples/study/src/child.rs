@@ -1,6 +1,7 @@
 //! The parent's side of a server process: starts it, waits until it listens, tells when it has come
 //! to rest, and sees to it that it ends.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -16,8 +17,9 @@ use rustix::io::Errno;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
+use crate::mysql::mariadb;
 use crate::options::ServerOptions;
-use crate::plan::{Scheduler, Transport};
+use crate::plan::{Protocol, Scheduler, Transport};
 use crate::process;
 use crate::server::Spec;
 
@@ -39,6 +41,8 @@ const LATE_DESCRIPTORS: usize = 8;
 pub struct Order {
     /// Which one.
     pub scheduler: Scheduler,
+    /// What it speaks.
+    pub protocol: Protocol,
     /// Over what.
     pub transport: Transport,
     /// The TCP port; 0 is any free one.
@@ -58,8 +62,11 @@ pub struct Order {
 #[derive(Debug)]
 pub struct Server {
     process: Child,
+    /// The process that serves: this one, or one that it looks after.
+    pid: u32,
     endpoint: Endpoint,
-    scheduler: Scheduler,
+    name: &'static str,
+    is_ours: bool,
     /// Goes when the process has gone.
     _folder: Option<Folder>,
     descriptors_idle: usize,
@@ -71,23 +78,44 @@ impl Server {
         let (endpoint, folder) = match order.transport {
             Transport::Tcp => (Endpoint::Tcp(([127, 0, 0, 1], order.port).into()), None),
             Transport::Unix => {
-                let folder = Folder::create().map_err(|error| {
-                    Error::usage(format!("cannot create a folder for the socket: {error}"))
-                })?;
+                let folder = Folder::create()?;
                 (Endpoint::Unix(folder.socket()), Some(folder))
             }
         };
         let spec = Spec {
             scheduler: order.scheduler,
+            protocol: order.protocol,
             endpoint,
             rows: order.rows,
             options: order.options,
             disk: order.disk.clone(),
             cpus: order.cpus.clone(),
         };
+        let args = spec.to_args();
+        Server::spawn(&args, order.scheduler.name(), true, spec.endpoint, folder)
+    }
+
+    /// Starts this program again as the keeper of a MariaDB and waits until that listens.
+    pub fn start_mariadb(order: &mariadb::Order) -> Result<Server> {
+        let folder = Folder::create()?;
+        let endpoint = match order.transport {
+            Transport::Tcp => Endpoint::Tcp(([127, 0, 0, 1], 0).into()),
+            Transport::Unix => Endpoint::Unix(folder.socket()),
+        };
+        let args = order.to_args(&folder.0, &folder.socket());
+        Server::spawn(&args, order.handling.label(), false, endpoint, Some(folder))
+    }
+
+    fn spawn(
+        args: &[OsString],
+        name: &'static str,
+        is_ours: bool,
+        endpoint: Endpoint,
+        folder: Option<Folder>,
+    ) -> Result<Server> {
         // The running image itself, which stays right when the file is rebuilt under a long run.
         let process = Command::new("/proc/self/exe")
-            .args(spec.to_args())
+            .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Out of reach of the terminal's Ctrl-C: the server sees its parent leave, and tidies
@@ -95,26 +123,23 @@ impl Server {
             .process_group(0)
             .spawn()
             .map_err(|error| Error::run(format!("cannot start the server process: {error}")))?;
-        let Spec {
-            scheduler,
-            endpoint,
-            ..
-        } = spec;
         let mut server = Server {
+            pid: process.id(),
             process,
             endpoint,
-            scheduler,
+            name,
+            is_ours,
             _folder: folder,
             descriptors_idle: 0,
         };
-        server.endpoint = server.await_listening()?;
-        server.descriptors_idle = process::descriptors(server.pid()).map_err(|_| server.died())?;
+        server.await_listening()?;
+        server.descriptors_idle = process::descriptors(server.pid).map_err(|_| server.died())?;
         Ok(server)
     }
 
-    /// The process's number.
+    /// The number of the process that serves.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
     }
 
     /// Where it listens.
@@ -123,23 +148,28 @@ impl Server {
     }
 
     /// Waits until the server has let go of all its clients and does nothing more, so that it takes
-    /// no time from the server that is measured next. From then on it costs nothing: all of them sleep
-    /// until a client comes.
+    /// no time from the server that is measured next. From then on it costs nothing: all of ours sleep
+    /// until a client comes. MariaDB tidies up behind its updates for as long as it likes, so it gets
+    /// 20 seconds and no complaint.
     pub fn settle(&mut self) -> Result<()> {
         let deadline = Instant::now() + SETTLE_WITHIN;
         let mut cpu_before = None;
         loop {
             let open = process::descriptors(self.pid()).map_err(|_| self.died())?;
             let cpu = process::cpu_time(self.pid()).map_err(|_| self.died())?;
-            if open <= self.descriptors_idle + LATE_DESCRIPTORS && cpu_before == Some(cpu) {
+            let let_go = !self.is_ours || open <= self.descriptors_idle + LATE_DESCRIPTORS;
+            if let_go && cpu_before == Some(cpu) {
                 return Ok(());
             }
             if Instant::now() > deadline {
+                if !self.is_ours {
+                    return Ok(());
+                }
                 return Err(Error::run(format!(
                     "the {} server holds {open} descriptors {SETTLE_WITHIN:?} after its \
                      clients have left (it began with \
                      {}), or finds no rest",
-                    self.scheduler, self.descriptors_idle
+                    self.name, self.descriptors_idle
                 )));
             }
             cpu_before = Some(cpu);
@@ -147,22 +177,26 @@ impl Server {
         }
     }
 
-    fn await_listening(&mut self) -> Result<Endpoint> {
+    fn await_listening(&mut self) -> Result<()> {
         let line = self.first_line()?;
-        match line.split_once('\t') {
-            Some(("LISTENING", place)) => match &self.endpoint {
-                Endpoint::Unix(_) => Ok(Endpoint::Unix(place.into())),
-                Endpoint::Tcp(_) => {
-                    let address = place
+        match line.split('\t').collect::<Vec<_>>()[..] {
+            ["LISTENING", place, ref pid @ ..] => {
+                self.endpoint = match &self.endpoint {
+                    Endpoint::Unix(_) => Endpoint::Unix(place.into()),
+                    Endpoint::Tcp(_) => Endpoint::Tcp(
+                        place
+                            .parse()
+                            .map_err(|_| Error::run(format!("'{place}' is no address")))?,
+                    ),
+                };
+                if let Some(pid) = pid.first() {
+                    self.pid = pid
                         .parse()
-                        .map_err(|_| Error::run(format!("'{place}' is no address")))?;
-                    Ok(Endpoint::Tcp(address))
+                        .map_err(|_| Error::run(format!("'{pid}' is no process")))?;
                 }
-            },
-            Some(("FAILED", why)) => Err(Error::usage(format!(
-                "the {} server: {why}",
-                self.scheduler
-            ))),
+                Ok(())
+            }
+            ["FAILED", why] => Err(Error::usage(format!("the {} server: {why}", self.name))),
             _ => Err(self.died()),
         }
     }
@@ -186,7 +220,7 @@ impl Server {
                 Ok(0) => {
                     return Err(Error::run(format!(
                         "the {} server does not listen after {START_WITHIN:?}",
-                        self.scheduler
+                        self.name
                     )));
                 }
                 Ok(_) => {}
@@ -209,28 +243,36 @@ impl Server {
             .process
             .wait()
             .map_or_else(|error| error.to_string(), |status| status.to_string());
-        Error::run(format!("the {} server died ({how})", self.scheduler))
+        Error::run(format!("the {} server died ({how})", self.name))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has nothing to lose, and the next server must not wait for it.
-        let _ = self.process.kill();
+        if self.is_ours {
+            // It has nothing to lose, and the next server must not wait for it.
+            let _ = self.process.kill();
+        } else {
+            // The keeper ends what it keeps, and follows.
+            drop(self.process.stdin.take());
+        }
         let _ = self.process.wait();
     }
 }
 
-/// A folder of its own for a Unix socket, so that no other file is ever taken for it.
+/// A folder of its own for a Unix socket, so that no other file is ever taken for it, or for other files
+/// that go with it.
 #[derive(Debug)]
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     fn socket(&self) -> PathBuf {
         self.0.join("socket")
     }
 
-    fn create() -> io::Result<Folder> {
+    /// # Errors
+    /// A usage error: where folders for a while belong, none can be made.
+    pub(crate) fn create() -> Result<Folder> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
             // Relaxed: only that no two are the same matters.
@@ -240,7 +282,9 @@ impl Folder {
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Folder(path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    return Err(Error::usage(format!("cannot create a folder: {error}")));
+                }
             }
         }
     }
@@ -248,7 +292,6 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_file(self.socket());
-        let _ = fs::remove_dir(&self.0);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -5,8 +5,9 @@
 //! for each scheduler ([`child`], which re-executes this program; [`server`] is what runs in
 //! there), drives it with thousands of closed-loop clients from one thread ([`load`]), and
 //! [`table`] and [`record`] show the result with the facts about the machine ([`machine`]) that one
-//! needs to read it. [`latency`] does the same for point selects beside heavy statements, and
-//! [`doctor`] tells what on a machine spoils such numbers.
+//! needs to read it. [`latency`] does the same for point selects beside heavy statements, [`mysql`]
+//! does both with the installed `sysbench` for a client, and [`doctor`] tells what on a machine spoils
+//! such numbers.
 //!
 //! Server and client are separate processes on separate CPUs. The clients' own CPU use is part of
 //! every result: a table whose client was saturated shows the client.
@@ -27,6 +28,7 @@ pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod mixed;
+pub mod mysql;
 pub mod options;
 pub mod plan;
 pub mod process;

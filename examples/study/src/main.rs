@@ -19,19 +19,19 @@ mod linux {
     use std::time::Duration;
 
     use indicatif::{ProgressBar, ProgressStyle};
-    use study::args::{self, Command, Disk, HELP, Latency, Simulate, Table};
+    use study::args::{self, Asked, Command, Disk, HELP, Latency, Mysql, Simulate, Table};
     use study::cpu::{self, Split};
     use study::error::{Error, Result};
     use study::machine::Machine;
     use study::record::{self, Output};
     use study::run::{self, Progress};
     use study::{
-        calibrate, disk, doctor, knee, latency, mixed, process, published, report, server,
+        calibrate, disk, doctor, knee, latency, mixed, mysql, process, published, report, server,
         simulate, single, table,
     };
 
     pub(crate) fn main() -> ExitCode {
-        if let Some(code) = server::main_if_asked() {
+        if let Some(code) = server::main_if_asked().or_else(mysql::mariadb::main_if_asked) {
             return code;
         }
         match asked() {
@@ -54,6 +54,7 @@ mod linux {
             Command::Mixed(table) => throughput(&table, mixed::render),
             Command::Disk(disk) => writes(&disk),
             Command::Latency(latency) => latencies(&latency),
+            Command::Mysql(mysql) => by_mysql(&mysql),
             Command::Report(plan) => everything(&plan),
             Command::Simulate(asked) => virtual_machines(&asked),
             Command::Doctor(plan) => examine(&plan),
@@ -183,6 +184,37 @@ mod linux {
         let table = latency::table::render(plan, &outcome);
         let errors = outcome.cells.iter().any(|cell| cell.errors.total() > 0);
         conclude(&machine, &table, errors)
+    }
+
+    fn by_mysql(Mysql { plan, json }: &Mysql) -> Result<ExitCode> {
+        let (setting, files, rounds) = match plan {
+            Asked::Throughput(plan) => (&plan.setting, plan.files_needed(), plan.rounds_in_all()),
+            Asked::Heavy(plan) => (&plan.setting, plan.files_needed(), plan.rounds_in_all()),
+        };
+        let (sysbench, versions) = setting.check()?;
+        let json = json.as_deref().map(Output::open).transpose()?;
+        let machine = prepare(files, &setting.split)?;
+        let watcher = watcher(rounds);
+        let (record, table) = match plan {
+            Asked::Throughput(plan) => {
+                let cells = mysql::run(plan, &sysbench, watcher)?;
+                (
+                    record::mysql_json(&machine, &versions, &cells),
+                    mysql::table::render(plan, &versions, &cells),
+                )
+            }
+            Asked::Heavy(plan) => {
+                let cells = mysql::heavy::run(plan, &sysbench, watcher)?;
+                (
+                    record::mysql_heavy_json(&machine, &versions, &cells),
+                    mysql::table::render_heavy(plan, &versions, &cells),
+                )
+            }
+        };
+        if let Some(json) = json {
+            json.write(&record)?;
+        }
+        conclude(&machine, &table, false)
     }
 
     /// Makes this process ready to be the load generator.

@@ -4,7 +4,6 @@
 //! A new workload or scheduler is one more variant here and one more entry in its `ALL`; the
 //! compiler then names the places that have to know about it.
 
-use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
@@ -220,25 +219,47 @@ impl Transport {
     }
 }
 
+/// How clients talk to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Lines of text, sqlish's own.
+    Text,
+    /// MySQL's, for clients that others have written.
+    Mysql,
+}
+
+impl Protocol {
+    /// In the order of an error message.
+    pub const ALL: [Protocol; 2] = [Protocol::Text, Protocol::Mysql];
+
+    /// How it is spelled in arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Text => "text",
+            Protocol::Mysql => "mysql",
+        }
+    }
+}
+
 /// `Display` and `FromStr` from `name` and `ALL`, so that a variant is spelled in one place.
 macro_rules! spelled_by_name {
     ($type:ty, $what:literal) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.name())
             }
         }
 
-        impl FromStr for $type {
-            type Err = Error;
+        impl std::str::FromStr for $type {
+            type Err = $crate::error::Error;
 
-            fn from_str(text: &str) -> Result<Self> {
+            fn from_str(text: &str) -> $crate::error::Result<Self> {
                 Self::ALL
                     .into_iter()
                     .find(|one| one.name() == text)
                     .ok_or_else(|| {
                         let known: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
-                        Error::usage(format!(
+                        $crate::error::Error::usage(format!(
                             concat!("no ", $what, " '{}'; there are: {}"),
                             text,
                             known.join(", ")
@@ -249,9 +270,12 @@ macro_rules! spelled_by_name {
     };
 }
 
+pub(crate) use spelled_by_name;
+
 spelled_by_name!(Workload, "workload");
 spelled_by_name!(Scheduler, "scheduler");
 spelled_by_name!(Transport, "transport");
+spelled_by_name!(Protocol, "protocol");
 spelled_by_name!(HeavyKind, "kind of heavy statement");
 
 /// What a heavy client sends.

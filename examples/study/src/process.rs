@@ -95,8 +95,8 @@ fn busy_ticks(stat: &str, cpu: usize) -> u64 {
 pub(crate) struct CpuUse {
     /// The server process.
     pub(crate) server: Duration,
-    /// The calling thread.
-    client: Duration,
+    /// The calling thread, or the process that loads the server.
+    pub(crate) client: Duration,
     /// Everybody, on these CPUs.
     all: Duration,
 }
@@ -108,6 +108,14 @@ impl CpuUse {
             server: cpu_time(server).unwrap_or_default(),
             client: thread_cpu_time(),
             all: busy_time(cpus).unwrap_or_default(),
+        }
+    }
+
+    /// The same with a process that loads the server.
+    pub(crate) fn of_both(server: u32, client: u32, cpus: &[usize]) -> CpuUse {
+        CpuUse {
+            client: cpu_time(client).unwrap_or_default(),
+            ..CpuUse::read(server, cpus)
         }
     }
 

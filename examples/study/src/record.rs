@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::knee::Knee;
 use crate::latency;
 use crate::machine::Machine;
+use crate::mysql::{self, Comparison};
 use crate::plan::{KINDS, show_cpus};
 use crate::report::Data;
 use crate::run::{Cell, Commits, QUANTILES};
@@ -114,6 +115,59 @@ pub fn simulation_json(machine: &Machine, outcome: &simulate::Outcome) -> String
     let mut all = simulate::json(outcome);
     all["machine"] = facts(machine);
     pretty(&all)
+}
+
+/// `{"machine": {..}, "versions": "..", "cells": [{..}, ..], "ratios": [{..}, ..]}`.
+pub fn mysql_json(machine: &Machine, versions: &str, cells: &[mysql::Cell]) -> String {
+    let ratios = cells.iter().filter_map(|above| {
+        let base = above.target.base()?;
+        let here = |cell: &&mysql::Cell| {
+            (cell.script, cell.threads, cell.target) == (above.script, above.threads, base)
+        };
+        let Comparison { qps, cpu } = Comparison::of(above, cells.iter().find(here)?)?;
+        Some(object([
+            ("workload", json!(above.script.name())),
+            ("server", json!(above.target.server())),
+            ("scheduler", json!(above.target.scheduler())),
+            ("to", json!(base.scheduler())),
+            ("clients", json!(above.threads)),
+            ("qps_ratio", rounded(qps.median, 1e4)),
+            ("qps_ratio_low", rounded(qps.low, 1e4)),
+            ("qps_ratio_high", rounded(qps.high, 1e4)),
+            ("server_cpu_ratio", rounded(cpu.median, 1e4)),
+            ("server_cpu_ratio_low", rounded(cpu.low, 1e4)),
+            ("server_cpu_ratio_high", rounded(cpu.high, 1e4)),
+        ]))
+    });
+    pretty(&json!({
+        "machine": facts(machine),
+        "versions": versions,
+        "cells": cells.iter().map(mysql_fields).collect::<Vec<_>>(),
+        "ratios": ratios.collect::<Vec<_>>(),
+    }))
+}
+
+/// `{"machine": {..}, "versions": "..", "cells": [{..}, ..]}`.
+pub fn mysql_heavy_json(machine: &Machine, versions: &str, cells: &[mysql::heavy::Cell]) -> String {
+    let cells = cells.iter().map(|cell| {
+        object([
+            ("server", json!(cell.target.server())),
+            ("scheduler", json!(cell.target.scheduler())),
+            ("heavy", json!(cell.heavy)),
+            ("digests", json!(cell.digests)),
+            ("mean_us", rounded(cell.mean_us, 10.0)),
+            ("p99_us", rounded(cell.p99_us, 10.0)),
+            ("max_us", rounded(cell.max_us, 10.0)),
+            ("qps", rounded(cell.qps, 10.0)),
+            ("heavy_qps", rounded(cell.heavy_qps, 1e3)),
+            ("server_threads_peak", json!(cell.server_threads_peak)),
+        ])
+    });
+    pretty(&json!({
+        "machine": facts(machine),
+        "versions": versions,
+        "cells": cells.collect::<Vec<_>>(),
+    }))
 }
 
 fn pretty(value: &Value) -> String {
@@ -272,6 +326,39 @@ fn fields(cell: &Cell) -> Map<String, Value> {
         ("jain_fairness", rounded(cell.jain_fairness, 1e4)),
     ];
     object(fields)
+}
+
+/// Likewise for `study mysql`: the same names where it measures the same.
+fn mysql_fields(cell: &mysql::Cell) -> Map<String, Value> {
+    let each = |values: &[f64], per_unit: f64| {
+        let values = values.iter().map(|value| rounded(*value, per_unit));
+        values.collect::<Vec<_>>()
+    };
+    object([
+        ("workload", json!(cell.script.name())),
+        ("server", json!(cell.target.server())),
+        ("scheduler", json!(cell.target.scheduler())),
+        ("transport", json!(cell.transport.name())),
+        ("clients", json!(cell.threads)),
+        ("qps", rounded(cell.qps.median, 1.0)),
+        ("qps_min", rounded(cell.qps.min, 1.0)),
+        ("qps_max", rounded(cell.qps.max, 1.0)),
+        ("qps_rounds", json!(each(&cell.qps_rounds, 1.0))),
+        ("tps", rounded(cell.tps, 10.0)),
+        ("mean_us", rounded(cell.mean_us, 10.0)),
+        ("p99_us", rounded(cell.p99_us, 10.0)),
+        ("max_us", rounded(cell.max_us, 10.0)),
+        ("ignored_errors", json!(cell.ignored_errors)),
+        ("server_threads_peak", json!(cell.server_threads_peak)),
+        ("server_rss_kib", json!(cell.server_rss_kib)),
+        ("server_cpu_s", rounded(cell.server_cpu_s, 1e3)),
+        (
+            "server_cpu_us_rounds",
+            json!(each(&cell.cpu_us_rounds, 100.0)),
+        ),
+        ("client_cpu_s", rounded(cell.client_cpu_s, 1e3)),
+        ("client_busy", rounded(cell.client_busy, 1e3)),
+    ])
 }
 
 /// Likewise for `study latency`.

@@ -18,7 +18,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::{Clients, Errors, Load, Moment};
 use crate::options::ServerOptions;
-use crate::plan::{KINDS, Scheduler, Transport, Workload};
+use crate::plan::{KINDS, Protocol, Scheduler, Transport, Workload};
 use crate::process::{self, CpuUse};
 use crate::stats::Spread;
 
@@ -85,6 +85,7 @@ impl Plan {
         };
         Ok(Order {
             scheduler: self.schedulers[index],
+            protocol: Protocol::Text,
             transport,
             port,
             rows: self.rows,

@@ -1,4 +1,7 @@
-//! The three numbers that stand for several rounds, and the one that stands for fairness.
+//! The three numbers that stand for several rounds, the one that stands for fairness, and how sure a
+//! ratio is.
+
+use crate::request::Random;
 
 /// The middle of some rounds and how far they were apart.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -26,6 +29,48 @@ impl Spread {
             (sorted[upper - 1] + sorted[upper]) / 2.0
         };
         Spread { median, min, max }
+    }
+}
+
+/// A ratio, and between what it may be by chance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// The median of the pairs' ratios.
+    pub median: f64,
+    /// The lower end of the interval that holds 95 % of the medians of resampled pairs.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+/// How often the pairs are drawn again. The ends of the interval are then those of 250 draws: enough for
+/// the two digits that are shown.
+const DRAWS: u64 = 10_000;
+
+impl Estimate {
+    /// Of the ratio of what was measured in pairs, one right after the other; `None` without a pair. The
+    /// bootstrap draws whole pairs, so that what disturbs both of them disturbs no ratio.
+    pub fn of_pairs(above: &[f64], below: &[f64]) -> Option<Estimate> {
+        let pairs = above.iter().zip(below).filter(|(_, below)| **below > 0.0);
+        let ratios: Vec<f64> = pairs.map(|(above, below)| above / below).collect();
+        if ratios.is_empty() {
+            return None;
+        }
+        // The same draws for the same rounds.
+        let mut random = Random::new(0);
+        let mut draw = || {
+            let n = ratios.len() as u64;
+            let drawn = (0..n).map(|_| ratios[random.below(n) as usize]);
+            Spread::of(drawn).median
+        };
+        let mut medians: Vec<f64> = (0..DRAWS).map(|_| draw()).collect();
+        medians.sort_by(f64::total_cmp);
+        let tail = medians.len() / 40;
+        Some(Estimate {
+            median: Spread::of(ratios).median,
+            low: medians[tail],
+            high: medians[medians.len() - 1 - tail],
+        })
     }
 }
 
@@ -77,6 +122,20 @@ mod tests {
             }
         );
         assert_eq!(Spread::of([]), Spread::default());
+    }
+
+    #[test]
+    fn a_ratio_is_as_sure_as_its_pairs_agree() {
+        let same = Estimate::of_pairs(&[2.0, 4.0, 6.0], &[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((same.median, same.low, same.high), (2.0, 2.0, 2.0));
+        // Two of five pairs may be drawn thrice, which then is the median: at either end.
+        let unsure = Estimate::of_pairs(&[1.0, 2.0, 3.0, 4.0, 5.0], &[1.0; 5]).unwrap();
+        assert_eq!(unsure.median, 3.0);
+        assert_eq!((unsure.low, unsure.high), (1.0, 5.0));
+        let with_one_bad = Estimate::of_pairs(&[1.0, 1.1, 1.2, 1.3, 9.0], &[1.0; 5]).unwrap();
+        assert!(with_one_bad.median < 1.3 && with_one_bad.high == 9.0);
+        assert_eq!(Estimate::of_pairs(&[], &[]), None);
+        assert_eq!(Estimate::of_pairs(&[1.0], &[0.0]), None);
     }
 
     #[test]

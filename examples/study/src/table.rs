@@ -28,7 +28,7 @@ enum Of {
 }
 
 /// From this on the load generator itself may be what limits a cell.
-const CLIENT_SATURATED: f64 = 0.95;
+pub(crate) const CLIENT_SATURATED: f64 = 0.95;
 
 /// The whole result: per workload the measured tables, then the published one.
 pub fn render(plan: &Plan, cells: &[Cell], published: &[Published<'_>]) -> String {
@@ -273,7 +273,7 @@ pub(crate) fn millis(micros: f64) -> String {
     }
 }
 
-fn busy(share: f64) -> String {
+pub(crate) fn busy(share: f64) -> String {
     let mark = if share >= CLIENT_SATURATED { "!" } else { "" };
     format!("{:.0}%{mark}", share * 100.0)
 }

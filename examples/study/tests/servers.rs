@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use study::cpu;
 use study::load::{Clients, Endpoint, Load};
 use study::options::ServerOptions;
-use study::plan::{Scheduler, Workload};
+use study::plan::{Protocol, Scheduler, Workload};
 use study::server::Spec;
 
 struct Server {
@@ -24,6 +24,7 @@ impl Server {
     fn start(scheduler: Scheduler) -> Server {
         let spec = Spec {
             scheduler,
+            protocol: Protocol::Text,
             endpoint: Endpoint::Tcp(([127, 0, 0, 1], 0).into()),
             rows: 100,
             options: ServerOptions::of_groups(1),

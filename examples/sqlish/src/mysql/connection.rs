@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thread_group_pool::Resume;
 
 use super::capability;
-use super::login::{Answer, PLUGIN, Scramble, Users, new_scramble, put_greeting};
+use super::login::{Answer, PLUGIN, Scramble, Users, asks_for_tls, new_scramble, put_greeting};
 use super::packet::{Framed, next_packet, put_packet};
 use super::prepared::Statements;
 use super::reply::{MysqlReply, Style, put_error};
@@ -26,11 +26,12 @@ pub struct Connection {
     users: Arc<Users>,
     phase: Phase,
     scramble: Scramble,
+    offers_tls: bool,
     style: Style,
     /// The longest command, headers included.
     max: usize,
     /// The number of the next packet of the handshake, or of the reply that is being written.
-    sequence: u8,
+    pub(super) sequence: u8,
     statements: Statements,
     /// A prepared statement with its values; kept for the next one.
     text: Vec<u8>,
@@ -41,6 +42,8 @@ pub struct Connection {
 enum Phase {
     /// It has been greeted.
     Greeted,
+    /// It has asked for TLS, and is to log in by it.
+    Secured,
     /// It has been asked to log in in another way.
     Switched {
         user: String,
@@ -54,6 +57,12 @@ enum Phase {
 pub enum Step {
     /// There is no whole packet yet.
     Incomplete,
+    /// The client asks for TLS, which it was offered: what follows is its handshake, and what that hides the
+    /// rest of the conversation.
+    Secure {
+        /// How much of the buffer that was.
+        consumed: usize,
+    },
     /// A packet has been taken.
     Taken {
         /// How much of the buffer it was.
@@ -78,6 +87,7 @@ impl Connection {
             users,
             phase: Phase::Greeted,
             scramble: new_scramble()?,
+            offers_tls: false,
             style: Style::default(),
             max,
             sequence: 0,
@@ -87,10 +97,18 @@ impl Connection {
         })
     }
 
+    /// Offers TLS to the client, which need not take it.
+    pub fn offer_tls(&mut self) {
+        self.offers_tls = true;
+        self.session.offers_tls();
+    }
+
     /// Writes what the client gets before it has said anything.
     pub fn greet(&mut self, out: &mut Vec<u8>) {
+        let tls = if self.offers_tls { capability::SSL } else { 0 };
+        let offered = capability::OFFERED | tls;
         put_packet(out, &mut self.sequence, |out| {
-            put_greeting(out, self.id, &self.scramble, VERSION);
+            put_greeting(out, self.id, &self.scramble, VERSION, offered);
         });
     }
 
@@ -118,15 +136,21 @@ impl Connection {
             Framed::OutOfOrder => return Ok(self.last(buffered, out, &SqlError::OutOfOrder)),
         };
         self.sequence = next;
+        if matches!(self.phase, Phase::Greeted) && self.offers_tls && asks_for_tls(&payload) {
+            self.phase = Phase::Secured;
+            return Ok(Step::Secure { consumed });
+        }
         let flow = match &self.phase {
             Phase::Commands => self.command(&payload, out, admin)?,
-            Phase::Greeted => match Answer::read(&payload) {
-                Some(answer) => self.answered(&answer, out),
-                None => {
-                    put_error(out, &mut self.sequence, &SqlError::BadHandshake, false);
-                    Flow::Quit
+            by @ (Phase::Greeted | Phase::Secured) => {
+                match Answer::read(&payload, matches!(by, Phase::Secured)) {
+                    Some(answer) => self.answered(&answer, out),
+                    None => {
+                        put_error(out, &mut self.sequence, &SqlError::BadHandshake, false);
+                        Flow::Quit
+                    }
                 }
-            },
+            }
             Phase::Switched { user, database } => {
                 let (user, database) = (user.clone(), database.clone());
                 self.log_in(&user, &payload, database.as_deref(), out)
@@ -141,7 +165,7 @@ impl Connection {
         let commands = matches!(self.phase, Phase::Commands);
         let mut sequence = if commands { 1 } else { self.sequence };
         // It has sent a packet, or is about to, and expects the number after that.
-        if matches!(self.phase, Phase::Greeted) {
+        if matches!(self.phase, Phase::Greeted | Phase::Secured) {
             sequence = sequence.wrapping_add(1);
         }
         let error = SqlError::Server { code, message };

@@ -8,6 +8,7 @@ use thread_group_pool::{CloseReason, Conn, Handler, Next, Refusal, Woken};
 use super::connection::{Connection, Step};
 use super::login::Users;
 use super::reply::put_error;
+use super::tls::MysqlTls;
 use crate::error::SqlError;
 use crate::handler::{
     ServerAdmin, SqlishHandler, next, stand, with_reply, words_for_close, words_for_refusal,
@@ -20,6 +21,7 @@ pub struct MysqlHandler {
     /// What the two protocols have in common.
     shared: SqlishHandler,
     users: Arc<Users>,
+    tls: Option<MysqlTls>,
 }
 
 impl MysqlHandler {
@@ -28,7 +30,17 @@ impl MysqlHandler {
     pub fn beside(handler: &SqlishHandler, users: Users) -> Self {
         let shared = handler.clone();
         let users = Arc::new(users);
-        Self { shared, users }
+        Self {
+            shared,
+            users,
+            tls: None,
+        }
+    }
+
+    /// The same, which goes on by TLS with clients that ask for it.
+    pub fn offering(self, tls: MysqlTls) -> Self {
+        let tls = Some(tls);
+        Self { tls, ..self }
     }
 }
 
@@ -39,6 +51,9 @@ impl Handler for MysqlHandler {
         let max = conn.server().configuration().1.max_input;
         let users = Arc::clone(&self.users);
         let mut connection = Connection::new(&self.shared.engine, conn.id().get(), users, max)?;
+        if self.tls.is_some() {
+            connection.offer_tls();
+        }
         with_reply(|reply| {
             connection.greet(reply);
             conn.write_all(reply)
@@ -51,13 +66,19 @@ impl Handler for MysqlHandler {
             let flushed = &self.shared.flushed;
             let admin = ServerAdmin { conn, flushed };
             let step = connection.step(conn.buffered(), reply, &admin)?;
-            let Step::Taken { consumed, flow } = step else {
+            let (consumed, flow) = match step {
+                Step::Taken { consumed, flow } => (consumed, flow),
+                Step::Secure { consumed } => {
+                    conn.consume(consumed);
+                    // It is offered by those alone who have it.
+                    if let Some(tls) = &self.tls {
+                        tls.upgrade(conn)?;
+                    }
+                    return Ok(Next::input());
+                }
                 // Half a packet at the end is not executed.
-                return Ok(if conn.at_end() {
-                    Next::close()
-                } else {
-                    Next::input()
-                });
+                Step::Incomplete if conn.at_end() => return Ok(Next::close()),
+                Step::Incomplete => return Ok(Next::input()),
             };
             conn.consume(consumed);
             if flow == Flow::Park {

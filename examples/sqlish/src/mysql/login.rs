@@ -1,5 +1,5 @@
 //! The handshake: `mysql_native_password`, by which a client proves that it knows a password without
-//! sending it. There is no TLS, and none is offered.
+//! sending it.
 
 use std::collections::HashMap;
 use std::io;
@@ -73,8 +73,14 @@ pub(super) fn answer_to(scramble: &Scramble, password: &[u8]) -> [u8; 20] {
 }
 
 /// Writes the server's first packet.
-pub(super) fn put_greeting(out: &mut Vec<u8>, id: u64, scramble: &Scramble, version: &str) {
-    let [low_a, low_b, high_a, high_b] = capability::OFFERED.to_le_bytes();
+pub(super) fn put_greeting(
+    out: &mut Vec<u8>,
+    id: u64,
+    scramble: &Scramble,
+    version: &str,
+    offered: u32,
+) {
+    let [low_a, low_b, high_a, high_b] = offered.to_le_bytes();
     out.push(10);
     out.extend_from_slice(version.as_bytes());
     out.push(0);
@@ -91,6 +97,13 @@ pub(super) fn put_greeting(out: &mut Vec<u8>, id: u64, scramble: &Scramble, vers
     out.push(0);
 }
 
+/// Whether the client, instead of the login, asks for TLS: what it sends ends where the user's name would
+/// begin.
+pub(super) fn asks_for_tls(packet: &[u8]) -> bool {
+    let capabilities = Reader::new(packet).u32().unwrap_or_default();
+    packet.len() == 32 && capabilities & capability::SSL != 0
+}
+
 /// What the client says to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer<'a> {
@@ -103,11 +116,12 @@ pub(super) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// `None`: it is none, or asks for what was not offered.
-    pub(super) fn read(packet: &'a [u8]) -> Option<Self> {
+    /// `None`: it is none, or says otherwise than the connection whether there is TLS.
+    pub(super) fn read(packet: &'a [u8], by_tls: bool) -> Option<Self> {
         let mut reader = Reader::new(packet);
         let capabilities = reader.u32()?;
-        if capabilities & capability::PROTOCOL_41 == 0 || capabilities & capability::SSL != 0 {
+        let says_tls = capabilities & capability::SSL != 0;
+        if capabilities & capability::PROTOCOL_41 == 0 || says_tls != by_tls {
             return None;
         }
         let has = |bit| capabilities & bit != 0;

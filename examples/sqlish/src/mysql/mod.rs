@@ -1,12 +1,13 @@
 //! MySQL's protocol, as far as sysbench and MariaDB's own clients need it.
 //!
-//! Nothing but [`handler`] knows connections: the rest takes the bytes that have come and appends those
+//! Nothing but [`handler`] and [`tls`] knows connections: the rest takes the bytes that have come and appends those
 //! that are to go, so that it runs in a test, or under a fuzzer, as under a server.
 //!
 //! * [`wire`]: numbers and strings; [`packet`]: cutting packets off a buffer, and making them.
 //! * [`login`]: the greeting, the client's answer to it, and whether that is right.
 //! * [`reply`]: what statements answer, in rows of text or of binary values.
 //! * [`prepared`]: prepared statements and their parameters.
+//! * [`tls`]: what a client gets that asks for it before it logs in.
 //! * [`connection`]: a client's conversation, one command at a time.
 
 mod connection;
@@ -15,11 +16,13 @@ mod login;
 mod packet;
 mod prepared;
 mod reply;
+mod tls;
 mod wire;
 
 pub use connection::{Connection, Step};
 pub use handler::MysqlHandler;
 pub use login::Users;
+pub use tls::MysqlTls;
 
 #[cfg(test)]
 mod tests;

@@ -54,6 +54,8 @@ impl Client {
             let step = self.connection.step(bytes, &mut self.out, &NoAdmin);
             match step.expect("a Vec takes everything") {
                 Step::Incomplete => return (bytes.len(), Flow::Continue),
+                // As if what comes behind it were what TLS makes of it.
+                Step::Secure { consumed } => bytes = &bytes[consumed..],
                 Step::Taken { consumed, flow } => {
                     bytes = &bytes[consumed..];
                     if flow != Flow::Continue {
@@ -226,6 +228,40 @@ fn nothing_is_offered_that_is_not_there() {
         let mut client = Client::new(Users::default());
         client.packet();
         assert_eq!(client.send(&wrong), Flow::Quit, "{wrong:?}");
+        assert_eq!(client.error().0, 1043);
+    }
+}
+
+#[test]
+fn tls_is_for_those_who_are_offered_it_and_ask_before_they_log_in() {
+    let offered = || {
+        let mut client = Client::new(Users::default());
+        client.out.clear();
+        (client.connection.sequence, client.sequence) = (0, 0);
+        client.connection.offer_tls();
+        client.connection.greet(&mut client.out);
+        client.packet();
+        client
+    };
+    let with_tls = answer(TODAY | capability::SSL, "ann", b"", PLUGIN);
+    let mut client = offered();
+    assert_eq!(client.send(&with_tls[..32]), Flow::Continue);
+    assert!(client.out.is_empty(), "the answer is TLS's");
+    assert_eq!(client.send(&with_tls), Flow::Continue);
+    assert_eq!(client.packet()[0], 0);
+    // Who asks for nothing is served without.
+    let mut client = offered();
+    client.send(&answer(TODAY, "ann", b"", PLUGIN));
+    assert_eq!(client.packet()[0], 0);
+    // A login that says that it came by TLS and did not; that did and says it did not; asking twice.
+    for packets in [
+        &[&with_tls[..]][..],
+        &[&with_tls[..32], &answer(TODAY, "ann", b"", PLUGIN)],
+        &[&with_tls[..32], &with_tls[..32]],
+    ] {
+        let mut client = offered();
+        let flows: Vec<_> = packets.iter().map(|packet| client.send(packet)).collect();
+        assert_eq!(flows.last(), Some(&Flow::Quit));
         assert_eq!(client.error().0, 1043);
     }
 }

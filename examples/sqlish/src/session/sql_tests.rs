@@ -188,6 +188,88 @@ fn inserts_and_deletes_are_seen_by_others_when_they_are_committed() {
     assert_eq!(all(&mut other), ["1 10 a x", "3 20 a y"]);
 }
 
+/// Several sessions insert, change, delete, commit and roll back, each its own rows, which lie next to
+/// those of the others: what is there at the end is what each has committed, by either way of looking.
+#[test]
+fn what_was_committed_is_there_whatever_others_have_done_beside_it() {
+    const SESSIONS: i64 = 4;
+    for with_index in [false, true] {
+        let engine = bare();
+        let mut me = Session::new(&engine, 100);
+        run(&mut me, &[CREATE]);
+        if with_index {
+            run(&mut me, &["CREATE INDEX k_1 ON sbtest1(k)"]);
+        }
+        let worker = |number: i64| {
+            let mut session = Session::new(&engine, number as u64);
+            let mut random = number as u64 + 1;
+            let mut next = move |n: u64| {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (random >> 33) % n
+            };
+            let mut committed = std::collections::BTreeMap::new();
+            for _ in 0..60 {
+                let mut now = committed.clone();
+                run(&mut session, &["BEGIN"]);
+                for _ in 0..next(6) {
+                    // Some far off, where rows are kept in another way until others come near.
+                    let far = [0, 0, 30_000, -100][next(4) as usize];
+                    let id = far + 1 + number + SESSIONS * next(20) as i64;
+                    let k = next(10) as i64;
+                    let statement = match now.get_mut(&id) {
+                        None => {
+                            now.insert(id, k);
+                            format!("INSERT INTO sbtest1(id, k) VALUES({id}, {k})")
+                        }
+                        Some(k) if next(2) == 0 => {
+                            *k += 1;
+                            format!("UPDATE sbtest1 SET k=k+1 WHERE id={id}")
+                        }
+                        Some(_) => {
+                            now.remove(&id);
+                            format!("DELETE FROM sbtest1 WHERE id={id}")
+                        }
+                    };
+                    assert_eq!(ask(&mut session, &statement), "OK\t1\n", "{statement}");
+                }
+                if next(3) > 0 {
+                    run(&mut session, &["COMMIT"]);
+                    committed = now;
+                } else {
+                    run(&mut session, &["ROLLBACK"]);
+                }
+            }
+            committed
+        };
+        let expected: std::collections::BTreeMap<i64, i64> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..SESSIONS)
+                .map(|number| scope.spawn(move || worker(number)))
+                .collect();
+            let mut each = workers.into_iter();
+            let mut all = std::collections::BTreeMap::new();
+            each.by_ref()
+                .for_each(|one| all.extend(one.join().expect("it ends")));
+            all
+        });
+        let lines = |rows: &mut dyn Iterator<Item = (&i64, &i64)>| -> Vec<String> {
+            rows.map(|(id, k)| format!("{id} {k}")).collect()
+        };
+        let found = rows(&mut me, "SELECT id, k FROM sbtest1 ORDER BY id");
+        assert_eq!(found, lines(&mut expected.iter()));
+        for k in 0..12 {
+            let by_k = format!("SELECT id, k FROM sbtest1 WHERE k BETWEEN {k} AND {k} ORDER BY id");
+            let with = |(_, value): &(&i64, &i64)| **value == k;
+            assert_eq!(
+                rows(&mut me, &by_k),
+                lines(&mut expected.iter().filter(with))
+            );
+        }
+        assert!(!me.holds_locks());
+    }
+}
+
 #[test]
 fn ids_that_are_not_given_are_chosen_and_go_on_behind_the_largest() {
     let engine = bare();

@@ -14,7 +14,7 @@ use crate::reply::{Field, Kind, Names, Reply, Value};
 pub(crate) const VERSION: &str = concat!("10.11.0-sqlish-", env!("CARGO_PKG_VERSION"));
 
 /// Constant ones, which clients ask for when they connect.
-const FIXED: [(&str, &str); 25] = [
+const FIXED: [(&str, &str); 24] = [
     ("auto_increment_increment", "1"),
     ("auto_increment_offset", "1"),
     ("character_set_client", "utf8mb4"),
@@ -26,7 +26,6 @@ const FIXED: [(&str, &str); 25] = [
     ("collation_database", "utf8mb4_bin"),
     ("collation_server", "utf8mb4_bin"),
     ("default_storage_engine", "sqlish"),
-    ("have_ssl", "NO"),
     ("init_connect", ""),
     ("license", "MIT OR Apache-2.0"),
     ("lower_case_table_names", "1"),
@@ -66,6 +65,10 @@ impl Session {
         let on_off = if self.autocommit { "ON" } else { "OFF" };
         all.extend([
             ("autocommit", on_off.to_owned()),
+            (
+                "have_ssl",
+                if self.have_tls { "YES" } else { "DISABLED" }.to_owned(),
+            ),
             ("innodb_lock_wait_timeout", timeout.clone()),
             ("lock_wait_timeout", timeout),
             (PRIORITY, name(self.priority).to_owned()),
@@ -124,7 +127,10 @@ impl Session {
             }
         } else if !IGNORED.iter().any(|ignored| is(ignored)) {
             let servers = admin.variables();
-            let fixed = FIXED.iter().map(|(name, _)| *name).chain(["version"]);
+            let fixed = FIXED
+                .iter()
+                .map(|(name, _)| *name)
+                .chain(["have_ssl", "version"]);
             return Err(if servers.iter().any(|(name, _)| is(name)) {
                 SqlError::GlobalVariable(name)
             } else if fixed.into_iter().any(is) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sqlish::{Engine, EngineConfig, MysqlHandler, MysqlUsers, SqlishHandler};
+use sqlish::{Engine, EngineConfig, MysqlHandler, MysqlTls, MysqlUsers, SqlishHandler};
 use thread_group_pool::{
     Limits, Listen, LocalAddr, PoolConfig, Scheduler, Server, ThreadPerConnectionConfig,
 };
@@ -41,6 +41,7 @@ pub(crate) struct Site {
     pub(crate) server: Server,
     path: PathBuf,
     mysql_path: PathBuf,
+    tls_path: PathBuf,
 }
 
 impl Site {
@@ -62,9 +63,11 @@ impl Site {
                 Scheduler::ThreadPerConnection(ThreadPerConnectionConfig::default())
             }
         };
-        let (path, mysql_path) = (socket_path(), socket_path());
+        let (path, mysql_path, tls_path) = (socket_path(), socket_path(), socket_path());
         let handler = SqlishHandler::new(Engine::new(engine).expect("a thread is left"));
-        let mysql = Arc::new(MysqlHandler::beside(&handler, MysqlUsers::default()));
+        let mysql = MysqlHandler::beside(&handler, MysqlUsers::default());
+        let tls = MysqlTls::self_signed().expect("there is randomness");
+        let (tls, mysql) = (Arc::new(mysql.clone().offering(tls)), Arc::new(mysql));
         let server = Server::builder()
             .scheduler(scheduler)
             .limits(limits)
@@ -75,6 +78,8 @@ impl Site {
             .listen(Listen::unix(&path), std::sync::Arc::new(handler))
             .listen(Listen::tcp("127.0.0.1:0"), Arc::clone(&mysql))
             .listen(Listen::unix(&mysql_path), mysql)
+            .listen(Listen::tcp("127.0.0.1:0"), Arc::clone(&tls))
+            .listen(Listen::unix(&tls_path), tls)
             .build()
             .expect("the server starts");
         Self {
@@ -82,7 +87,17 @@ impl Site {
             server,
             path,
             mysql_path,
+            tls_path,
         }
+    }
+
+    /// Where a Unix socket is that offers TLS.
+    pub(crate) fn tls_path(&self) -> &std::path::Path {
+        &self.tls_path
+    }
+
+    pub(crate) fn tls_tcp(&self) -> std::net::SocketAddr {
+        self.nth_tcp(2)
     }
 
     pub(crate) fn mysql_path(&self) -> &std::path::Path {
@@ -90,12 +105,16 @@ impl Site {
     }
 
     pub(crate) fn mysql_tcp(&self) -> std::net::SocketAddr {
+        self.nth_tcp(1)
+    }
+
+    fn nth_tcp(&self, n: usize) -> std::net::SocketAddr {
         let tcp = |address: &LocalAddr| match address {
             LocalAddr::Tcp(address) => Some(*address),
             _ => None,
         };
         let mut addresses = self.server.local_addrs().iter().filter_map(tcp);
-        addresses.nth(1).expect("it listens")
+        addresses.nth(n).expect("it listens")
     }
 
     /// A client that has been greeted.

@@ -1,16 +1,30 @@
 //! A client of MySQL's protocol that is driven by hand, packet by packet.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use super::{PATIENCE, Site, Transport};
 
 /// `LONG_PASSWORD`, `PROTOCOL_41`, `TRANSACTIONS`, `SECURE_CONNECTION`, `PLUGIN_AUTH`, `DEPRECATE_EOF`.
 const CAPABILITIES: u32 = 1 | 1 << 9 | 1 << 13 | 1 << 15 | 1 << 19 | 1 << 24;
 
-trait Stream: Read + Write + Send {}
-impl<S: Read + Write + Send> Stream for S {}
+trait Stream: Read + Write + Send {
+    fn end(&self);
+}
+
+impl Stream for TcpStream {
+    fn end(&self) {
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}
+
+impl Stream for UnixStream {
+    fn end(&self) {
+        let _ = self.shutdown(Shutdown::Write);
+    }
+}
 
 pub(crate) struct Mysql {
     stream: Box<dyn Stream>,
@@ -19,9 +33,18 @@ pub(crate) struct Mysql {
 impl Mysql {
     /// A client that has read nothing.
     pub(crate) fn call(site: &Site, transport: Transport) -> Self {
+        Self::at(site.mysql_tcp(), site.mysql_path(), transport)
+    }
+
+    /// The same of a listener that offers TLS.
+    pub(crate) fn call_for_tls(site: &Site, transport: Transport) -> Self {
+        Self::at(site.tls_tcp(), site.tls_path(), transport)
+    }
+
+    fn at(tcp: SocketAddr, unix: &Path, transport: Transport) -> Self {
         let stream: Box<dyn Stream> = match transport {
             Transport::Tcp => {
-                let stream = TcpStream::connect(site.mysql_tcp()).expect("it accepts");
+                let stream = TcpStream::connect(tcp).expect("it accepts");
                 stream.set_nodelay(true).expect("nodelay can be set");
                 stream
                     .set_read_timeout(Some(PATIENCE))
@@ -29,7 +52,7 @@ impl Mysql {
                 Box::new(stream)
             }
             Transport::Unix => {
-                let stream = UnixStream::connect(site.mysql_path()).expect("it accepts");
+                let stream = UnixStream::connect(unix).expect("it accepts");
                 stream
                     .set_read_timeout(Some(PATIENCE))
                     .expect("a timeout can be set");
@@ -71,6 +94,19 @@ impl Mysql {
         let mut payload = vec![0; u32::from_le_bytes([a, b, c, 0]) as usize];
         self.stream.read_exact(&mut payload).ok()?;
         Some((sequence, payload))
+    }
+
+    /// Says that nothing more will come; the server may have closed already.
+    pub(crate) fn end(&self) {
+        self.stream.end();
+    }
+
+    /// Whether the server has closed, whatever it has said before.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        match self.stream.read_to_end(&mut Vec::new()) {
+            Ok(_) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
     }
 
     pub(crate) fn query(&mut self, statement: &str) {

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod latency;
+mod mysql;
 mod report;
 mod simulate;
 
@@ -20,6 +21,7 @@ use crate::plan::{self, CLIENTS_MAX, Scheduler, Transport, Workload};
 use crate::run::Plan;
 
 pub use latency::Latency;
+pub use mysql::{Asked, Mysql};
 pub use simulate::Simulate;
 
 /// What `--help` prints.
@@ -95,6 +97,24 @@ same server send heavy statements
   --json               as above                                    [3, 0.25, 3, unix]
   --server-cpus LIST   as above                                    [one]
 
+study mysql [options]: the installed sysbench, by MySQL's protocol, against sqlish under
+each scheduler; pairs of rounds, their ratio and how sure it is
+
+  --against mariadb    and against the installed MariaDB, under both of its
+                       schedulers, in a folder that is removed afterwards
+  --script LIST        point_select, read_only, update_non_index, read_write,
+                       write_only, update_index, random_points, random_ranges, or
+                       all                             [the first four]
+  --threads LIST       sysbench's threads, as --clients above [16,64,256,1024,4096]
+  --ps-mode MODE       auto (prepared statements) or disable       [auto]
+  --scheduler LIST     pool, mariadb, per-connection   [pool,per-connection]
+  --transport NAME     unix or tcp                                 [unix]
+  --seconds S, --warmup S   whole seconds                          [5, 1]
+  --heavy LIST         instead: point selects at a fixed rate beside so many clients
+                       that send SELECT BENCHMARK back to back, in one group
+  --heavy-ms N, --light N, --rate N   as for latency               [500, 16, 400]
+  --rounds, --rows, --server-cpus, --client-cpus, --json   as above
+
 study report --out DIR [options]: one run of everything, then DIR/index.html with
 figures, each picture as a file of its own, and the numbers as CSV and JSON
 
@@ -126,7 +146,7 @@ what to do; the exit code is 1 when something will
   --json               for programs
   --root DIR           look at the proc and sys below DIR          [/]
 
-Settings of the servers, for table and latency:
+Settings of the servers, for table, latency and mysql:
 
   --groups N           groups of the pool        [one for each server CPU; latency: 1]
   --max-threads N      threads of the pool                         [the pool's default]
@@ -157,6 +177,8 @@ pub enum Command {
     Disk(Box<Disk>),
     /// Measure latency beside heavy statements and print a table.
     Latency(Box<Latency>),
+    /// Measure with `sysbench`, by MySQL's protocol, and print a table.
+    Mysql(Box<Mysql>),
     /// Measure everything and write a page.
     Report(Box<crate::report::Plan>),
     /// Measure what the simulator needs, and simulate if that was asked for.
@@ -201,6 +223,7 @@ pub fn parse(
         Some(Value(name)) if name == "mixed" => table(Preset::Mixed, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "disk" => table(Preset::Disk, &mut parser, cpus, core_of),
         Some(Value(name)) if name == "latency" => latency::latency(&mut parser, cpus, core_of),
+        Some(Value(name)) if name == "mysql" => mysql::mysql(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "report" => report::report(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "calibrate" => simulate::calibrate(&mut parser, cpus, core_of),
         Some(Value(name)) if name == "simulate" => simulate::simulate(&mut parser, cpus, core_of),
@@ -208,12 +231,12 @@ pub fn parse(
         Some(Value(name)) if name == "help" => Ok(Command::Help),
         Some(Long("help") | Short('h')) => Ok(Command::Help),
         Some(Value(name)) => Err(Error::usage(format!(
-            "no subcommand '{}'; there are: table, single, mixed, disk, latency, report, calibrate, simulate, doctor (see --help)",
+            "no subcommand '{}'; there are: table, single, mixed, disk, latency, mysql, report, calibrate, simulate, doctor (see --help)",
             name.to_string_lossy()
         ))),
         Some(other) => Err(Error::usage(other.unexpected())),
         None => Err(Error::usage(
-            "what to do? There are: study table, study single, study mixed, study disk, study latency, study report, study calibrate, study simulate, study doctor (see --help)",
+            "what to do? There are: study table, study single, study mixed, study disk, study latency, study mysql, study report, study calibrate, study simulate, study doctor (see --help)",
         )),
     }
 }

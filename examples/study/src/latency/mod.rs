@@ -15,7 +15,7 @@ use crate::cpu::Split;
 use crate::error::{Error, Result};
 use crate::load::{Errors, Moment};
 use crate::options::ServerOptions;
-use crate::plan::{HeavyKind, Light, Scheduler, Transport};
+use crate::plan::{HeavyKind, Light, Protocol, Scheduler, Transport};
 use crate::process::{self, CpuUse};
 use crate::run::Progress;
 use crate::stats::Spread;
@@ -72,6 +72,7 @@ impl Plan {
     fn start(&self, scheduler: Scheduler) -> Result<Server> {
         let mut server = Server::start(&Order {
             scheduler,
+            protocol: Protocol::Text,
             transport: self.transport,
             port: 0,
             rows: self.rows,

@@ -31,7 +31,9 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
     sockopt,
 };
-use sqlish::{Engine, Flow, Line, NoAdmin, Session, SqlishHandler, next_line};
+use sqlish::{
+    Engine, Flow, Line, MysqlHandler, MysqlUsers, NoAdmin, Session, SqlishHandler, next_line,
+};
 use thread_group_pool::PoolConfig;
 
 use crate::cpu;
@@ -39,7 +41,7 @@ use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
 use crate::options::ServerOptions;
-use crate::plan::{self, Scheduler};
+use crate::plan::{self, Protocol, Scheduler};
 use crate::process;
 
 /// The hidden subcommand.
@@ -53,6 +55,8 @@ const BACKLOG: u16 = 4096;
 pub struct Spec {
     /// Which of the servers.
     pub scheduler: Scheduler,
+    /// What it speaks; the two that are written by hand speak text.
+    pub protocol: Protocol,
     /// Port 0 takes a free one.
     pub endpoint: Endpoint,
     /// Rows of the table.
@@ -72,6 +76,8 @@ impl Spec {
             SUBCOMMAND.into(),
             "--scheduler".into(),
             self.scheduler.name().into(),
+            "--protocol".into(),
+            self.protocol.name().into(),
         ];
         match &self.endpoint {
             Endpoint::Unix(path) => args.extend(["--unix".into(), path.into()]),
@@ -88,11 +94,13 @@ impl Spec {
         use lexopt::Arg::Long;
         let (mut scheduler, mut endpoint, mut rows, mut cpus) = (None, None, None, None);
         let mut disk = None;
+        let mut protocol = Protocol::Text;
         let mut options = ServerOptions::of_groups(1);
         let mut parser = lexopt::Parser::from_args(args);
         while let Some(arg) = parser.next().map_err(Error::usage)? {
             match arg {
                 Long("scheduler") => scheduler = Some(value(&mut parser)?.parse()?),
+                Long("protocol") => protocol = value(&mut parser)?.parse()?,
                 Long("unix") => {
                     endpoint = Some(Endpoint::Unix(parser.value().map_err(Error::usage)?.into()));
                 }
@@ -118,6 +126,7 @@ impl Spec {
         match (scheduler, endpoint, rows, cpus) {
             (Some(scheduler), Some(endpoint), Some(rows), Some(cpus)) => Ok(Spec {
                 scheduler,
+                protocol,
                 endpoint,
                 rows,
                 options,
@@ -212,8 +221,14 @@ fn serve(spec: &Spec) -> Result<Infallible> {
             return Err(Error::usage(format!("no server is called '{other}'")));
         }
     };
-    let (endpoint, _running) =
-        library::start(&spec.endpoint, scheduler, SqlishHandler::new(engine))?;
+    let text = SqlishHandler::new(engine);
+    let (endpoint, _running) = match spec.protocol {
+        Protocol::Text => library::start(&spec.endpoint, scheduler, text)?,
+        Protocol::Mysql => {
+            let mysql = MysqlHandler::beside(&text, MysqlUsers::default());
+            library::start(&spec.endpoint, scheduler, mysql)?
+        }
+    };
     see_it_through(&endpoint, wait_for_the_parent_to_leave)
 }
 
@@ -234,7 +249,7 @@ fn see_it_through(
     std::process::exit(0)
 }
 
-fn wait_for_the_parent_to_leave() -> io::Result<()> {
+pub(crate) fn wait_for_the_parent_to_leave() -> io::Result<()> {
     let mut ignored = [0; 64];
     loop {
         match io::stdin().read(&mut ignored) {
