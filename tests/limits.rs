@@ -346,7 +346,7 @@ fn a_limit_that_cannot_be_is_refused_with_both_values(setup: Setup) {
     refused(
         Options::limits(Limits::default().max_connections(0)),
         "max_connections is 0",
-        "1 to",
+        "at least 1",
     );
     if setup.is_pool() {
         let pool = PoolConfig::default().groups(8).max_threads(15);
