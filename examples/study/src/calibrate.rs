@@ -4,7 +4,6 @@
 //! computes, are told from whole servers: the bare event loop, and the pool, with sixteen clients.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use thread_group_pool::sim::crowd::Costs;
 
 use crate::cpu;
 use crate::error::{Error, Result};
+use crate::os;
 use crate::plan::{Scheduler, Workload};
 use crate::run::{self, Cell, Progress};
 use crate::table::align;
@@ -176,7 +176,7 @@ fn each(began: Instant) -> Duration {
 
 /// A byte into a socket and out of it, on one thread.
 fn talk_to_oneself() -> Duration {
-    let Ok((mut a, mut b)) = UnixStream::pair() else {
+    let Ok((mut a, mut b)) = os::pair() else {
         return Duration::ZERO;
     };
     let began = Instant::now();
@@ -188,7 +188,7 @@ fn talk_to_oneself() -> Duration {
 
 /// The same, to another thread and back: half of that.
 fn bounce(here: &[usize], there: &[usize]) -> Result<Duration> {
-    let (mut a, mut b) = UnixStream::pair().map_err(Error::run)?;
+    let (mut a, mut b) = os::pair().map_err(Error::run)?;
     let (here, there) = (here.to_vec(), there.to_vec());
     let echo = thread::spawn(move || {
         // A pin that fails is told by the other thread's.

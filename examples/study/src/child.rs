@@ -4,21 +4,19 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::load::Endpoint;
 use crate::mysql::mariadb;
 use crate::options::ServerOptions;
+use crate::os;
 use crate::plan::{Protocol, Scheduler, Transport};
 use crate::process;
 use crate::server::Spec;
@@ -113,15 +111,15 @@ impl Server {
         endpoint: Endpoint,
         folder: Option<Folder>,
     ) -> Result<Server> {
-        // The running image itself, which stays right when the file is rebuilt under a long run.
-        let process = Command::new("/proc/self/exe")
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Out of reach of the terminal's Ctrl-C: the server sees its parent leave, and tidies
-            // up.
-            .process_group(0)
-            .spawn()
+        // Out of reach of the terminal's Ctrl-C: the server sees its parent leave, and tidies up.
+        let process = os::this_program()
+            .and_then(|mut program| {
+                program
+                    .args(args)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .spawn()
+            })
             .map_err(|error| Error::run(format!("cannot start the server process: {error}")))?;
         let mut server = Server {
             pid: process.id(),
@@ -204,36 +202,27 @@ impl Server {
     /// What the server says, up to its first newline or the end.
     fn first_line(&mut self) -> Result<String> {
         let failed = |error: io::Error| Error::run(format!("cannot hear the server: {error}"));
-        let deadline = Instant::now() + START_WITHIN;
-        let Some(stdout) = self.process.stdout.as_mut() else {
+        let Some(stdout) = self.process.stdout.take() else {
             return Ok(String::new());
         };
-        let mut line = Vec::new();
-        let mut piece = [0; 256];
-        while !line.contains(&b'\n') {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            };
-            match poll(&mut [PollFd::new(stdout, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => {
-                    return Err(Error::run(format!(
-                        "the {} server does not listen after {START_WITHIN:?}",
-                        self.name
-                    )));
-                }
-                Ok(_) => {}
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(failed(error.into())),
+        let (tell, told) = mpsc::channel();
+        // A pipe cannot be waited for with a deadline everywhere. If it is over, the server is killed,
+        // and this ends.
+        thread::Builder::new()
+            .name("first line".into())
+            .spawn(move || _ = tell.send(line_of(stdout)))
+            .map_err(failed)?;
+        let (line, stdout) = match told.recv_timeout(START_WITHIN) {
+            Ok(heard) => heard.map_err(failed)?,
+            Err(_) => {
+                return Err(Error::run(format!(
+                    "the {} server does not listen after {START_WITHIN:?}",
+                    self.name
+                )));
             }
-            match stdout.read(&mut piece).map_err(failed)? {
-                0 => break,
-                n => line.extend_from_slice(&piece[..n]),
-            }
-        }
-        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(line).into_owned())
+        };
+        self.process.stdout = Some(stdout);
+        Ok(line)
     }
 
     fn died(&mut self) -> Error {
@@ -245,6 +234,20 @@ impl Server {
             .map_or_else(|error| error.to_string(), |status| status.to_string());
         Error::run(format!("the {} server died ({how})", self.name))
     }
+}
+
+/// What comes first, up to a newline or the end.
+fn line_of(mut stdout: ChildStdout) -> io::Result<(String, ChildStdout)> {
+    let mut line = Vec::new();
+    let mut piece = [0; 256];
+    while !line.contains(&b'\n') {
+        match stdout.read(&mut piece)? {
+            0 => break,
+            n => line.extend_from_slice(&piece[..n]),
+        }
+    }
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok((String::from_utf8_lossy(line).into_owned(), stdout))
 }
 
 impl Drop for Server {

@@ -2,31 +2,23 @@
 
 use std::fs;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 use crate::error::{Error, Result};
+pub use crate::os::CPUS_MAX;
+use crate::os::{allowed_cpus, run_on};
 use crate::plan::{parse_cpus, show_cpus};
-
-/// The kernel's interface has room for this many.
-pub const CPUS_MAX: usize = CpuSet::MAX_CPU;
 
 /// The CPUs this process may run on, ascending.
 pub fn allowed() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None)
-        .map_err(|error| Error::run(format!("cannot read the CPU affinity: {error}")))?;
-    Ok((0..CPUS_MAX).filter(|cpu| set.is_set(*cpu)).collect())
+    allowed_cpus().map_err(|error| Error::run(format!("cannot read the CPU affinity: {error}")))
 }
 
-/// Binds the calling thread, and every thread and process that it starts from now on, to `cpus`.
+/// Binds the calling thread (on Windows the process), and every thread and process that it starts from
+/// now on, to `cpus`.
 pub fn pin(cpus: &[usize]) -> Result<()> {
-    let mut set = CpuSet::new();
-    for &cpu in cpus {
-        if cpu >= CPUS_MAX {
-            return Err(Error::usage(format!("there is no CPU {cpu}")));
-        }
-        set.set(cpu);
+    if let Some(cpu) = cpus.iter().find(|cpu| **cpu >= CPUS_MAX) {
+        return Err(Error::usage(format!("there is no CPU {cpu}")));
     }
-    sched_setaffinity(None, &set)
+    run_on(cpus)
         .map_err(|error| Error::usage(format!("cannot run on CPUs {}: {error}", show_cpus(cpus))))
 }
 

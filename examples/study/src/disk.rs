@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
@@ -15,6 +15,7 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::os;
 use crate::plan::{Scheduler, show_cpus};
 use crate::run::{self, Cell, Progress};
 use crate::table::{align, errors_line, millis, ratio, short};
@@ -171,15 +172,7 @@ impl Drop for Written {
 
 /// The file as a server opens it.
 pub(crate) fn open(path: &Path, sync: Sync) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let flags = match sync {
-        Sync::Fsync => rustix::fs::OFlags::empty(),
-        Sync::Direct => rustix::fs::OFlags::DIRECT,
-    };
-    OpenOptions::new()
-        .write(true)
-        .custom_flags(flags.bits() as i32)
-        .open(path)
+    os::open_to_write(path, sync == Sync::Direct)
 }
 
 /// Runs all of it. `progress` hears of every round.

@@ -13,13 +13,13 @@
 //!   connections that end, and clients whose reply is still missing when the time to drain is over.
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use crate::due::Dues;
 use crate::error::{Error, Result};
+use crate::os::wake_precisely;
 use crate::plan::{KINDS, Light, Workload};
 use crate::process::thread_cpu_time;
 use crate::request::Requests;
@@ -307,9 +307,7 @@ impl Clients {
         self.wires.timeouts = 0;
         let now = self.wires.now();
         if let Some(rate) = self.rate {
-            // A sleep may end up to 50 us late by default, which every statement would show. A
-            // kernel that does not know the call keeps its habit.
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            wake_precisely();
             let clients = self.wires.len();
             self.dues = Some(Dues::new(Light::Open { clients, rate }, self.seed, now)?);
             return Ok(());

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cpu::{self, Split};
+use crate::os;
 use crate::plan::show_cpus;
 
 /// What is written on top of every result.
@@ -16,7 +17,7 @@ pub struct Machine {
     pub cpu_model: String,
     /// CPUs this process may run on.
     pub cores: usize,
-    /// The kernel's release.
+    /// The system's name and release.
     pub kernel: String,
     /// The frequency governor of the CPUs used, or "unknown".
     pub governor: String,
@@ -41,7 +42,7 @@ impl Machine {
                 .and_then(|text| cpu_model(&text))
                 .unwrap_or_else(unknown),
             cores: cpu::allowed().map_or(used.len(), |cpus| cpus.len()),
-            kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
+            kernel: os::system(),
             governor: governor(&used),
             quota: quota().map_or("none".into(), |cpus| format!("{cpus:.2} CPUs")),
             commit: commit().unwrap_or_else(unknown),
@@ -97,7 +98,7 @@ impl Machine {
                 "processor",
                 format!("{}, CPUs: {}", self.cpu_model, self.cores),
             ),
-            ("kernel", format!("Linux {}", self.kernel)),
+            ("kernel", self.kernel.clone()),
             ("server", format!("CPUs {}", show_cpus(&self.split.server))),
             ("clients", format!("CPUs {}", show_cpus(&self.split.client))),
             ("governor", self.governor.clone()),
@@ -114,7 +115,7 @@ impl Machine {
     pub fn lines(&self) -> Vec<String> {
         vec![
             format!(
-                "machine  {}, CPUs: {}, Linux {}",
+                "machine  {}, CPUs: {}, {}",
                 self.cpu_model, self.cores, self.kernel
             ),
             format!(

@@ -1,18 +1,18 @@
 //! `study table` and `study latency`: measure, print, write. See `study --help`.
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", windows)))]
 fn main() -> std::process::ExitCode {
-    eprintln!("study: it measures with epoll, CPU affinity and /proc, so it needs Linux");
+    eprintln!("study: it needs Linux, or Windows");
     std::process::ExitCode::from(2)
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", windows))]
 fn main() -> std::process::ExitCode {
-    linux::main()
+    tool::main()
 }
 
-#[cfg(target_os = "linux")]
-mod linux {
+#[cfg(any(target_os = "linux", windows))]
+mod tool {
     use std::io::{self, IsTerminal, Write};
     use std::path::Path;
     use std::process::ExitCode;

@@ -210,6 +210,12 @@ impl Transport {
     /// In the order of a table.
     pub const ALL: [Transport; 2] = [Transport::Unix, Transport::Tcp];
 
+    /// The one that is measured where none is named.
+    pub const USUAL: Transport = match cfg!(unix) {
+        true => Transport::Unix,
+        false => Transport::Tcp,
+    };
+
     /// How it is spelled in arguments and JSON.
     pub fn name(self) -> &'static str {
         match self {

@@ -6,36 +6,29 @@
 //! again: a reply makes an edge, and one `recv` that comes back shorter than its buffer has emptied
 //! the socket. The one edge that can be missed this way, the end of the stream arriving together
 //! with the last bytes, is flagged in the event, and then the socket is read to its end. Nothing is
-//! allocated while statements go to and fro.
+//! allocated while statements go to and fro. (On Windows a socket is always read until nothing comes,
+//! which has it watched again: three or four calls.)
 
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
-    send, socket_with,
-};
-
 use crate::error::{Error, Result};
+use crate::os::{Socket, Watch, open};
 use crate::reply::{Lost, ReplyReader};
 use crate::script::{ANY_ROWS, Script};
 
 /// Events taken from the kernel at once. More would let replies grow old in the batch.
-const BATCH: usize = 512;
+pub(crate) const BATCH: usize = 512;
 
 /// One `recv`'s worth. No reply of these workloads is near it, so a reply comes in one piece.
 const INBOX: usize = 16 * 1024;
 
 /// How long to wait before asking a full backlog again.
-const BACKLOG_PAUSE: Duration = Duration::from_micros(200);
+pub(crate) const BACKLOG_PAUSE: Duration = Duration::from_micros(200);
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +83,8 @@ impl Errors {
 
 /// Connected, greeted clients, numbered from 0.
 pub(crate) struct Wires {
-    epoll: OwnedFd,
+    watch: Watch,
     wires: Vec<Wire>,
-    events: Vec<epoll::Event>,
     inbox: Box<[u8]>,
     /// Times are nanoseconds since this.
     origin: Instant,
@@ -107,7 +99,7 @@ pub(crate) struct Wires {
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    socket: OwnedFd,
+    socket: Socket,
     reply: ReplyReader,
     state: State,
     /// The `ROW` lines of a correct reply.
@@ -154,8 +146,8 @@ impl Wires {
                 done + 1
             ))
         };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|error| Error::run(format!("cannot create an epoll instance: {error}")))?;
+        let watch =
+            Watch::new().map_err(|error| Error::run(format!("cannot create a poller: {error}")))?;
         let mut wires = Vec::with_capacity(clients);
         for done in 0..clients {
             let socket = open(endpoint, deadline)
@@ -171,22 +163,16 @@ impl Wires {
             });
         }
         // Only now: the server greets the first while the last is still connecting.
-        for (index, wire) in wires.iter().enumerate() {
+        for (index, wire) in wires.iter_mut().enumerate() {
             await_greeting(&wire.socket, deadline)
                 .map_err(|error| failed(index, "was not greeted by", error))?;
-            let interest = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-            epoll::add(
-                &epoll,
-                &wire.socket,
-                epoll::EventData::new_u64(index as u64),
-                interest,
-            )
-            .map_err(|error| failed(index, "cannot watch", error.into()))?;
+            watch
+                .add(&mut wire.socket, index)
+                .map_err(|error| failed(index, "cannot watch", error))?;
         }
         Ok(Wires {
-            epoll,
+            watch,
             wires,
-            events: Vec::with_capacity(BATCH),
             inbox: vec![0; INBOX].into_boxed_slice(),
             origin: Instant::now(),
             waiting: 0,
@@ -233,9 +219,8 @@ impl Wires {
     pub(crate) fn send(&mut self, index: usize, line: &[u8], now: u64) {
         let wire = &mut self.wires[index];
         let sent = loop {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match send(&wire.socket, line, flags) {
-                Err(Errno::INTR) => continue,
+            match wire.socket.send(line) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => break other,
             }
         };
@@ -259,21 +244,18 @@ impl Wires {
         timeout: u64,
         mut answered: impl FnMut(&mut Wires, usize, u64, bool),
     ) -> Result<()> {
-        let mut events = std::mem::take(&mut self.events);
+        let ready = match self.watch.wait(Duration::from_nanos(timeout)) {
+            Ok(ready) => ready,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return Err(Error::run(format!("cannot wait for replies: {error}"))),
+        };
         let mut inbox = std::mem::take(&mut self.inbox);
-        events.clear();
-        let timeout = timespec(Duration::from_nanos(timeout));
-        let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout));
-        for event in &events {
-            let index = event.data.u64() as usize;
-            self.on_ready(index, event.flags, &mut inbox, &mut answered);
+        for at in 0..ready {
+            let (index, to_the_end) = self.watch.ready(at);
+            self.on_ready(index, to_the_end, &mut inbox, &mut answered);
         }
-        self.events = events;
         self.inbox = inbox;
-        match waited {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::run(format!("cannot wait for replies: {error}"))),
-        }
+        Ok(())
     }
 
     /// Who is still owed a reply has waited `within` for it, and is out of the game.
@@ -300,20 +282,21 @@ impl Wires {
     fn on_ready(
         &mut self,
         index: usize,
-        flags: epoll::EventFlags,
+        to_the_end: bool,
         inbox: &mut [u8],
         answered: &mut impl FnMut(&mut Wires, usize, u64, bool),
     ) {
-        let over = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        let to_the_end = flags.intersects(over);
         while self.wires[index].state != State::Gone {
-            let n = match recv(&self.wires[index].socket, &mut *inbox, RecvFlags::DONTWAIT) {
-                Ok((n, _)) => n,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => continue,
-                Err(error) => {
-                    return self.lose(index, || format!("client {index} cannot receive: {error}"));
-                }
+            let n = match self.wires[index].socket.recv(inbox) {
+                Ok(n) => n,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted => continue,
+                    _ => {
+                        let what = || format!("client {index} cannot receive: {error}");
+                        return self.lose(index, what);
+                    }
+                },
             };
             if n == 0 {
                 return self.lose(index, || {
@@ -406,41 +389,9 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
 
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: duration.as_secs() as i64,
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
-
 /// Connects one client. A full backlog is waited out until `deadline`: with thousands of clients it
 /// is no failure.
-fn open(endpoint: &Endpoint, deadline: Instant) -> io::Result<OwnedFd> {
-    match endpoint {
-        Endpoint::Unix(path) => open_unix(path, deadline),
-        Endpoint::Tcp(address) => open_tcp(*address, deadline),
-    }
-}
-
-/// Non-blocking from the start: a blocking connect to a full Unix backlog cannot be given a
-/// deadline.
-fn open_unix(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    loop {
-        match connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
-            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
-                thread::sleep(BACKLOG_PAUSE)
-            }
-            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn open_tcp(address: SocketAddr, deadline: Instant) -> io::Result<OwnedFd> {
+pub(crate) fn open_tcp(address: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -449,7 +400,7 @@ fn open_tcp(address: SocketAddr, deadline: Instant) -> io::Result<OwnedFd> {
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                return Ok(stream.into());
+                return Ok(stream);
             }
             // All local ports are still in TIME_WAIT from earlier cells; the kernel frees one after
             // a second.
@@ -462,19 +413,19 @@ fn open_tcp(address: SocketAddr, deadline: Instant) -> io::Result<OwnedFd> {
 }
 
 /// Waits for the one line that opens a conversation: `READY\t<id>\t<version>`.
-fn await_greeting(socket: &OwnedFd, deadline: Instant) -> io::Result<()> {
+fn await_greeting(socket: &Socket, deadline: Instant) -> io::Result<()> {
     let mut line = [0; 256];
     let mut have = 0;
     loop {
-        match recv(socket, &mut line[have..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => {
+        match socket.recv(&mut line[have..]) {
+            Ok(0) => {
                 return Err(io::Error::other(format!(
                     "closed after '{}'",
                     excerpt(&line[..have])
                 )));
             }
-            Ok((n, _)) => have += n,
-            Err(Errno::AGAIN) => {
+            Ok(n) => have += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(io::Error::new(
@@ -482,16 +433,10 @@ fn await_greeting(socket: &OwnedFd, deadline: Instant) -> io::Result<()> {
                         "no greeting in time",
                     ));
                 }
-                match poll(
-                    &mut [PollFd::new(socket, PollFlags::IN)],
-                    Some(&timespec(left)),
-                ) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
+                socket.wait(left)?;
             }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
         match line[..have].split_last() {
             Some((b'\n', text)) if text.starts_with(b"READY\t") => return Ok(()),

@@ -26,7 +26,7 @@ pub(super) fn latency(
     core_of: impl Fn(usize) -> usize,
 ) -> Result<Command> {
     let mut schedulers = vec![Scheduler::Pool, Scheduler::PerConnection];
-    let mut transport = Transport::Unix;
+    let mut transport = Transport::USUAL;
     let mut heavy = vec![0, 1, 2, 4, 16];
     let (mut kind, mut heavy_time, mut mix) = (HeavyKind::Burn, Duration::from_millis(500), 1.0);
     let (mut light, mut rate, mut light_closed) = (None, None, None);

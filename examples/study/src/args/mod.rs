@@ -41,7 +41,7 @@ study table [options]: how many statements a second, with 16 to 4096 clients
                        nection, which runs the statements itself), tokio-blocking (each
                        in spawn_blocking), one-shot (the pool, re-arming each con-
                        nection with a system call after each turn)
-  --transport LIST     unix, tcp, or all                           [unix]
+  --transport LIST     unix, tcp, or all                           [unix; Windows: tcp]
   --clients LIST       16,64,256 or doubling: 16..4096, 16,32,...,4096   [16..4096]
   --seconds S          how long a round measures                   [1]
   --warmup S           how long it warms up before                 [0.25]
@@ -261,7 +261,7 @@ fn table(
 ) -> Result<Command> {
     let mut workloads = vec![Workload::PointSelect];
     let mut schedulers = vec![Scheduler::Pool, Scheduler::PerConnection];
-    let mut transports = vec![Transport::Unix];
+    let mut transports = vec![Transport::USUAL];
     let mut clients = plan::parse_clients("16..4096", 1)?;
     let (mut seconds, mut warmup, mut rounds) =
         (Duration::from_secs(1), Duration::from_millis(250), 3);

@@ -14,7 +14,6 @@
 //!
 //! The whole load stays on until the last reply that counts has come: the end is no relief.
 
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -22,6 +21,7 @@ use hdrhistogram::Histogram;
 use crate::due::Dues;
 use crate::error::{Error, Result};
 use crate::load::{Endpoint, Errors, LOOK_EVERY, Moment};
+use crate::os::wake_precisely;
 use crate::plan::{Light, Workload};
 use crate::request::{Random, Requests};
 use crate::wires::{State, Wires, nanos};
@@ -101,9 +101,7 @@ struct Heavy {
 
 /// Puts the load on and measures it.
 pub fn run(load: &Load, mut look: impl FnMut(Moment)) -> Result<Measured> {
-    // A sleep may end up to 50 us late by default, which every light statement would show. A kernel
-    // that does not know the call keeps its habit.
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    wake_precisely();
     let clients = load.light.clients() + load.heavy;
     let mut wires = Wires::connect(&load.endpoint, clients, CONNECT_WITHIN, ROWS_PER_REPLY)?;
     let now = wires.now();

@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use lexopt::ValueExt;
 use crate::cpu;
 use crate::error::{Error, Result};
 use crate::options::number;
+use crate::os;
 use crate::plan::{self, Transport};
 use crate::process;
 use crate::server;
@@ -318,8 +318,7 @@ impl Drop for Keeper {
 
 fn greets(socket: &Path) -> bool {
     let greeted = || {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(START_WITHIN))?;
+        let mut stream = os::connect_unix(socket, START_WITHIN)?;
         stream.read_exact(&mut [0; 5])
     };
     greeted().is_ok()
@@ -327,7 +326,7 @@ fn greets(socket: &Path) -> bool {
 
 /// It refuses to run as root unless it is told that this is meant.
 fn as_root() -> Option<&'static str> {
-    rustix::process::getuid().is_root().then_some("--user=root")
+    os::is_root().then_some("--user=root")
 }
 
 /// A port that nobody listens on just now.

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 
 use sqlish::{Line, next_line};
 use thread_group_pool::wait::{self, WaitKind};
 use thread_group_pool::{Conn, Handler, Next};
 
 use crate::disk::{self, BLOCK, Disk, Sync};
+use crate::os;
 
 #[derive(Debug)]
 pub(super) struct DiskHandler {
@@ -37,7 +37,7 @@ impl DiskHandler {
             MEMORY.with_borrow(|memory| {
                 let from = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
                 let at = block.saturating_sub(1) * BLOCK as u64;
-                self.file.write_all_at(&memory[from..from + BLOCK], at)
+                os::write_at(&self.file, &memory[from..from + BLOCK], at)
             })?;
             match self.sync {
                 Sync::Fsync => self.file.sync_data(),

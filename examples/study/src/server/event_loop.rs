@@ -22,6 +22,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send, sockopt};
+use socket2::Socket;
 use sqlish::{Engine, Flow, Session};
 
 use super::answer;
@@ -47,8 +48,9 @@ const OVER: EventFlags = EventFlags::RDHUP
     .union(EventFlags::ERR);
 
 /// A loop that is ready to run.
-pub(super) fn new(listener: OwnedFd, engine: Arc<Engine>) -> io::Result<EventLoop> {
-    rustix::io::ioctl_fionbio(&listener, true)?;
+pub(super) fn new(listener: Socket, engine: Arc<Engine>) -> io::Result<EventLoop> {
+    listener.set_nonblocking(true)?;
+    let listener = OwnedFd::from(listener);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     // Level-triggered: clients left in the backlog, for want of descriptors, are reported again.
     epoll::add(

@@ -37,6 +37,7 @@ pub(super) fn start(
         .map_err(Error::usage)?;
     let endpoint = match server.local_addrs().first() {
         Some(LocalAddr::Tcp(address)) => Endpoint::Tcp(*address),
+        #[cfg(unix)]
         Some(LocalAddr::Unix(path)) => Endpoint::Unix(path.clone()),
         _ => return Err(Error::run("the server listens nowhere")),
     };

@@ -10,6 +10,7 @@
 //! is what is measured.
 
 mod disk;
+#[cfg(target_os = "linux")]
 mod event_loop;
 mod library;
 mod std_loop;
@@ -21,16 +22,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use lexopt::ValueExt;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
-    sockopt,
-};
+use socket2::{Domain, SockAddr, Socket, Type};
 use sqlish::{
     Engine, Flow, Line, MysqlHandler, MysqlUsers, NoAdmin, Session, SqlishHandler, next_line,
 };
@@ -196,6 +193,9 @@ fn serve(spec: &Spec) -> Result<Infallible> {
             std_loop::start(socket, &endpoint, engine).map_err(Error::run)?;
             return see_it_through(&endpoint, wait_for_the_parent_to_leave);
         }
+        #[cfg(not(target_os = "linux"))]
+        Scheduler::EventLoop => return Err(Error::usage("it needs epoll")),
+        #[cfg(target_os = "linux")]
         Scheduler::EventLoop => {
             let (socket, endpoint) = bound(&spec.endpoint)?;
             let mut event_loop = event_loop::new(socket, engine).map_err(Error::run)?;
@@ -262,7 +262,7 @@ pub(crate) fn wait_for_the_parent_to_leave() -> io::Result<()> {
 }
 
 /// A listening socket for the hand-written servers, and where it listens.
-fn bound(endpoint: &Endpoint) -> Result<(OwnedFd, Endpoint)> {
+fn bound(endpoint: &Endpoint) -> Result<(Socket, Endpoint)> {
     let failed = |error: io::Error| Error::usage(format!("cannot listen on {endpoint}: {error}"));
     match endpoint {
         Endpoint::Unix(path) => bind_unix(path).map(|socket| (socket, endpoint.clone())),
@@ -273,30 +273,22 @@ fn bound(endpoint: &Endpoint) -> Result<(OwnedFd, Endpoint)> {
     .map_err(failed)
 }
 
-fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    listen(&socket, BACKLOG.into())?;
+fn bind_unix(path: &Path) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(BACKLOG.into())?;
     Ok(socket)
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &address)?;
-    listen(&socket, BACKLOG.into())?;
-    let address = SocketAddr::try_from(getsockname(&socket)?)?;
-    Ok((socket, address))
+fn bind_tcp(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // On Windows it would let anybody take a port that somebody listens on.
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG.into())?;
+    let address = socket.local_addr()?.as_socket();
+    Ok((socket, address.ok_or(io::ErrorKind::AddrNotAvailable)?))
 }
 
 /// Runs every whole statement in `input`, replies to `out`; how many bytes that used, and whether

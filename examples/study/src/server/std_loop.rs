@@ -5,12 +5,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+#[cfg(unix)]
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use socket2::Socket;
 use sqlish::{Engine, Flow, Session};
 
 use super::answer;
@@ -26,9 +27,12 @@ const INPUT: usize = 4 * 1024;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts the acceptor; its threads live as long as the process.
-pub(super) fn start(socket: OwnedFd, endpoint: &Endpoint, engine: Arc<Engine>) -> io::Result<()> {
+pub(super) fn start(socket: Socket, endpoint: &Endpoint, engine: Arc<Engine>) -> io::Result<()> {
     let acceptor = thread::Builder::new().name("accept".into());
     match endpoint {
+        #[cfg(not(unix))]
+        Endpoint::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        #[cfg(unix)]
         Endpoint::Unix(_) => {
             let listener = UnixListener::from(socket);
             acceptor.spawn(move || accept(|| Ok(listener.accept()?.0), &engine))?;

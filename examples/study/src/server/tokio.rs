@@ -4,13 +4,15 @@
 //! waits for a row must not hold a thread that others need. It uses nothing of the library.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::Socket;
 use sqlish::{Engine, Flow, Session};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
 
 use super::answer;
@@ -24,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts the acceptor; all of it lives as long as what is returned.
 pub(super) fn start(
-    socket: OwnedFd,
+    socket: Socket,
     endpoint: &Endpoint,
     engine: Arc<Engine>,
     threads: usize,
@@ -36,6 +38,9 @@ pub(super) fn start(
         .build()?;
     let inside = runtime.enter();
     let listener = match endpoint {
+        #[cfg(not(unix))]
+        Endpoint::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        #[cfg(unix)]
         Endpoint::Unix(_) => {
             let listener = std::os::unix::net::UnixListener::from(socket);
             listener.set_nonblocking(true)?;
@@ -53,6 +58,7 @@ pub(super) fn start(
 }
 
 enum Listener {
+    #[cfg(unix)]
     Unix(UnixListener),
     Tcp(TcpListener),
 }
