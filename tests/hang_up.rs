@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use common::client::Client;
 use common::{Harness, Options, Setup, everywhere, until};
-use thread_group_pool::{CloseReason, Limits};
+use thread_group_pool::{CloseReason, Limits, Stats};
 
 everywhere! {
     a_client_may_leave_before_it_is_greeted,
@@ -66,7 +66,12 @@ fn a_client_may_leave_right_after_connecting(setup: Setup) {
         WAYS[n % 2](Client::connect_only(&server.at));
     }
     server.client().ping();
-    until("all have come and gone", || server.stats().closed == 101);
+    // Windows takes one that was reset in the backlog out of it, and the last one has come behind them all.
+    let all_came = |stats: &Stats| cfg!(windows) || stats.closed == 101;
+    until("all have come and gone", || {
+        let stats = server.stats();
+        all_came(&stats) && stats.opened == stats.closed
+    });
     server.finish();
 }
 

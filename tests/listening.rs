@@ -13,9 +13,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 #[cfg(unix)]
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+#[cfg(unix)]
+use std::sync::{Mutex, mpsc::channel};
 use std::thread;
 
 use common::client::{Client, Socket};
@@ -26,9 +27,11 @@ use common::{
 };
 #[cfg(unix)]
 use rustix::net::{Shutdown, shutdown};
+#[cfg(unix)]
+use thread_group_pool::EventKind;
 use thread_group_pool::{
-    BuildError, Conn, EventKind, Handler, Limits, Listen, Listener, ListenerState, LocalAddr, Next,
-    Refusal, Server, Stream, ThreadPerConnectionConfig,
+    BuildError, Conn, Handler, Limits, Listen, Listener, ListenerState, LocalAddr, Next, Refusal,
+    Server, Stream, ThreadPerConnectionConfig,
 };
 
 everywhere! {
@@ -247,12 +250,16 @@ impl Handler for Reverse {
 fn several_listeners_have_different_handlers(setup: Setup) {
     let options = Options::default();
     let stage = Arc::new(Stage::default());
+    let fourth = match cfg!(unix) {
+        true => Listen::unix(unused_path()),
+        false => Listen::tcp("127.0.0.1:0"),
+    };
     let server = Server::builder()
         .scheduler(setup.scheduler(&options))
         .listen(setup.listen(), Arc::clone(&stage))
         .listen(setup.listen(), Arc::new(Reverse))
         .listen(Listen::tcp("127.0.0.1:0"), Arc::clone(&stage))
-        .listen(Listen::unix(unused_path()), Arc::new(Reverse))
+        .listen(fourth, Arc::new(Reverse))
         .build()
         .expect("the server starts");
     let addrs = server.local_addrs().to_vec();
@@ -632,7 +639,8 @@ fn a_flood_at_one_listener_does_not_starve_another(setup: Setup) {
         }
         over.store(true, SeqCst);
     });
-    assert!(server.drain(AMPLE).clean());
+    let report = server.drain(AMPLE);
+    assert!(report.clean(), "{report}");
 }
 
 /// One who has connected counts as accepted: it gets an answer, if there is time for one.

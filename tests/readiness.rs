@@ -13,7 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::client::{Client, Socket};
-use common::{Harness, Options, Setup, everywhere, in_the_pool, two_slots, until};
+use common::{
+    Harness, Options, Setup, everywhere, in_the_pool, short_idle_timeout, two_slots, until,
+};
 #[cfg(unix)]
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use socket2::SockRef;
@@ -343,7 +345,7 @@ fn many_clients_in_any_pieces_are_all_answered(setup: Setup) {
     let pool = PoolConfig::default()
         .groups(2)
         .turn_commands(3)
-        .idle_timeout(Duration::from_millis(5));
+        .idle_timeout(short_idle_timeout());
     let server = setup.serve(Options::pool(pool));
     thread::scope(|scope| {
         for seed in 1..=16 {

@@ -22,6 +22,12 @@ pub(crate) enum Socket {
     OfTest(Box<OfTest>),
 }
 
+/// Without SIGPIPE, of which Apple's systems have no flag: there std has made that an option of the socket.
+#[cfg(not(target_vendor = "apple"))]
+const NOW: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+#[cfg(target_vendor = "apple")]
+const NOW: SendFlags = SendFlags::DONTWAIT;
+
 impl Socket {
     /// Takes a stream in that a listener of ours has accepted: blocking, with the listener's options.
     pub(crate) fn accepted(stream: Stream) -> Self {
@@ -131,11 +137,7 @@ impl Socket {
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(feature = "test-util")]
         let bytes = &bytes[..bytes.len().min(self.most_written())];
-        Ok(send(
-            self,
-            bytes,
-            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-        )?)
+        Ok(send(self, bytes, NOW)?)
     }
 
     /// Waits until the socket is ready or broken. False: the time was over first.

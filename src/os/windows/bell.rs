@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ const BATCH: usize = 64;
 /// registered too. One thread waits, for the same socket or listeners each time.
 #[derive(Debug)]
 pub(crate) struct Bell {
-    waker: Waker,
+    waker: Arc<Waker>,
     ear: Mutex<Ear>,
 }
 
@@ -39,7 +40,7 @@ impl Bell {
     pub(crate) fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
         Ok(Self {
-            waker: Waker::new(poll.registry(), WAKER)?,
+            waker: Arc::new(Waker::new(poll.registry(), WAKER)?),
             ear: Mutex::new(Ear {
                 poll,
                 events: Events::with_capacity(BATCH),
@@ -51,6 +52,11 @@ impl Bell {
     pub(crate) fn ring(&self) {
         // Fails only for want of memory; whoever waits with a time-out looks again.
         let _ = self.waker.wake();
+    }
+
+    /// What else may ring it.
+    pub(super) fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
     }
 
     /// Lets the waiting thread have the poll.
@@ -119,10 +125,24 @@ pub(crate) fn wait(
     bell: Option<&Bell>,
     timeout: Option<Duration>,
 ) -> io::Result<Seen> {
-    if let Some(bell) = bell {
-        return bell.wait(socket.stream(), awaited, timeout);
+    // Before the look: whoever shuts the socket after it finds the bell.
+    socket.rings(bell.map(Bell::waker));
+    let ended = socket.ended(awaited);
+    if ended != Seen::default() {
+        return Ok(ended);
     }
-    // There was no handle for one. Somebody looks again soon.
+    let seen = match bell {
+        Some(bell) => bell.wait(socket.stream(), awaited, timeout)?,
+        None => look(socket, awaited, timeout),
+    };
+    match seen == Seen::default() {
+        true => Ok(socket.ended(awaited)),
+        false => Ok(seen),
+    }
+}
+
+/// There was no handle for a bell. Somebody looks again soon.
+fn look(socket: &Socket, awaited: Awaited, timeout: Option<Duration>) -> Seen {
     let mut seen = Seen {
         output: awaited.output,
         ..Seen::default()
@@ -135,7 +155,7 @@ pub(crate) fn wait(
     if seen == Seen::default() {
         thread::sleep(timeout.unwrap_or(LOOK).min(LOOK));
     }
-    Ok(seen)
+    seen
 }
 
 /// How often is looked without a bell.

@@ -5,6 +5,8 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mio::Waker;
+
 use super::bell::Bell;
 use super::registrar::Registration;
 #[cfg(feature = "test-util")]
@@ -35,6 +37,8 @@ struct Waits {
     shut: [bool; 2],
     /// Made when somebody waits first: one for whoever waits for input, one for output.
     bells: [Option<Arc<Bell>>; 2],
+    /// Of the bell of a thread that has its own.
+    waker: Option<Arc<Waker>>,
 }
 
 const INPUT: usize = 0;
@@ -122,14 +126,18 @@ impl Tcp {
             // That the peer has gone already is no error.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
-        let bells = {
+        let (bells, waker) = {
             let mut waits = self.waits.lock();
             waits.shut[INPUT] |= input;
             waits.shut[OUTPUT] |= output;
-            waits.bells.clone()
+            (waits.bells.clone(), waits.waker.clone())
         };
         for bell in bells.iter().flatten() {
             bell.ring();
+        }
+        if let Some(waker) = waker {
+            // As for a bell.
+            let _ = waker.wake();
         }
     }
 }
@@ -174,6 +182,21 @@ impl Socket {
 
     pub(super) fn stream(&self) -> &TcpStream {
         &self.tcp().stream
+    }
+
+    /// Has a shutdown ring a bell that is not the socket's, which one thread waits with.
+    pub(super) fn rings(&self, waker: Option<Arc<Waker>>) {
+        self.tcp().waits.lock().waker = waker;
+    }
+
+    /// What there is with a socket that has been shut by us, as the system would say it elsewhere.
+    pub(super) fn ended(&self, awaited: Awaited) -> Seen {
+        let [input, output] = self.tcp().waits.lock().shut;
+        Seen {
+            input: awaited.input && input,
+            output: awaited.output && output,
+            hung_up: input && output,
+        }
     }
 
     pub(super) fn registration(&self) -> &Mutex<Option<Registration>> {
