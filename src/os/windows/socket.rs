@@ -17,7 +17,8 @@ use crate::sync::Mutex;
 
 #[derive(Debug)]
 pub(crate) enum Socket {
-    Tcp(Tcp),
+    /// Elsewhere it is four bytes.
+    Tcp(Box<Tcp>),
     #[cfg(feature = "test-util")]
     OfTest(Box<OfTest>),
 }
@@ -146,7 +147,7 @@ impl Socket {
     /// Takes a stream in that a listener of ours has accepted: non-blocking, with the listener's options.
     pub(crate) fn accepted(stream: Stream) -> Self {
         let Stream::Tcp(tcp) = stream;
-        Self::Tcp(Tcp::new(tcp))
+        Self::Tcp(Box::new(Tcp::new(tcp)))
     }
 
     /// Takes a stream in, whatever state its owner left it in.
@@ -154,7 +155,7 @@ impl Socket {
         let Stream::Tcp(tcp) = stream;
         // Small replies must not wait for the acknowledgement of the last one.
         match tcp.set_nodelay(true).and(tcp.set_nonblocking(true)) {
-            Ok(()) => Ok(Self::Tcp(Tcp::new(tcp))),
+            Ok(()) => Ok(Self::Tcp(Box::new(Tcp::new(tcp)))),
             Err(error) => Err((tcp.into(), error)),
         }
     }
