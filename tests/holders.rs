@@ -204,6 +204,7 @@ fn a_holder_that_does_nothing_is_killed(setup: Setup) {
     let server = setup.serve(capped(1, 2));
     let mut holder = server.client();
     assert_eq!(holder.ask("HOLD true"), "set");
+    assert_eq!(holder.ask("TRANSACTION true"), "set");
     let mut waiters = waiters(&server, 5, "WAIT row");
     assert!(server.handle.kill(holder.id));
     assert_eq!(holder.rest(), "farewell: the connection was killed\n");

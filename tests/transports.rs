@@ -70,7 +70,7 @@ struct Masked {
     greeted: bool,
     ended: bool,
     broken: bool,
-    /// So much goes before its hello; and it reads nothing while it has something to send.
+    /// So much goes before its hello.
     padding: usize,
     /// Says only once that reading has failed.
     forgets: bool,
@@ -84,7 +84,7 @@ impl Masked {
         Self {
             raw,
             come: Vec::new(),
-            leaves: Vec::new(),
+            leaves: vec![b'p'; masker.first],
             greeted: false,
             ended: false,
             broken: false,
@@ -129,7 +129,7 @@ fn or_nothing(result: io::Result<()>) -> io::Result<()> {
 impl Transport for Masked {
     fn handshake(&mut self) -> io::Result<bool> {
         self.reaches("handshake");
-        if self.padding > 0 {
+        if !self.leaves.is_empty() {
             self.flush()?;
         }
         if self.greeted {
@@ -250,7 +250,10 @@ struct Masker {
     panics: &'static str,
     /// No panics yet.
     calm: Arc<AtomicBool>,
+    /// Goes before its hello, when the client's has come. While it has something to send it reads nothing.
     padding: usize,
+    /// Goes before it reads anything.
+    first: usize,
     forgets: bool,
     /// Of the transports' methods.
     calls: Arc<AtomicUsize>,
@@ -1052,7 +1055,7 @@ fn what_a_transport_holds_counts_for_the_budget(setup: Setup) {
 /// A transport that has much to send before it reads: what came before it is held for it meanwhile.
 fn what_came_before_a_transport_counts_until_it_is_taken(setup: Setup) {
     let masker = Masker {
-        padding: BIG,
+        first: BIG,
         ..Masker::default()
     };
     let running = serve(setup, Options::default(), masker);
