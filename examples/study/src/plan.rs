@@ -115,6 +115,10 @@ pub enum Scheduler {
     StdLoop,
     /// One epoll thread and no scheduler: the floor of what any scheduler costs.
     EventLoop,
+    /// The same in a process with a second thread, which sleeps: the floor of what a scheduler costs that
+    /// has more threads than one. In such a process the kernel counts who holds a descriptor during each
+    /// call, by two locked instructions.
+    EventLoopMt,
     /// A task for each connection on tokio's threads, which run the commands themselves.
     Tokio,
     /// The same, with each command on tokio's blocking pool.
@@ -125,12 +129,13 @@ pub enum Scheduler {
 
 impl Scheduler {
     /// In the order of a table.
-    pub const ALL: [Scheduler; 8] = [
+    pub const ALL: [Scheduler; 9] = [
         Scheduler::Pool,
         Scheduler::Mariadb,
         Scheduler::PerConnection,
         Scheduler::StdLoop,
         Scheduler::EventLoop,
+        Scheduler::EventLoopMt,
         Scheduler::Tokio,
         Scheduler::TokioBlocking,
         Scheduler::OneShot,
@@ -139,6 +144,7 @@ impl Scheduler {
     /// The feature of this package that it needs, and whether this program was built with that.
     fn feature(self) -> Option<(&'static str, bool)> {
         match self {
+            Scheduler::EventLoopMt => Some(("event-loop-mt", cfg!(feature = "event-loop-mt"))),
             Scheduler::Tokio => Some(("tokio", cfg!(feature = "tokio"))),
             Scheduler::TokioBlocking => Some(("tokio-blocking", cfg!(feature = "tokio-blocking"))),
             Scheduler::OneShot => Some(("one-shot", cfg!(feature = "one-shot"))),
@@ -175,7 +181,7 @@ impl Scheduler {
     pub fn serves(self, workload: Workload) -> bool {
         match self {
             Scheduler::Pool | Scheduler::Mariadb | Scheduler::PerConnection => true,
-            Scheduler::EventLoop | Scheduler::Tokio => {
+            Scheduler::EventLoop | Scheduler::EventLoopMt | Scheduler::Tokio => {
                 workload != Workload::Disk && !workload.waits_for_rows()
             }
             _ => workload != Workload::Disk,
@@ -190,6 +196,7 @@ impl Scheduler {
             Scheduler::PerConnection => "per-connection",
             Scheduler::StdLoop => "std-loop",
             Scheduler::EventLoop => "event-loop",
+            Scheduler::EventLoopMt => "event-loop-mt",
             Scheduler::Tokio => "tokio",
             Scheduler::TokioBlocking => "tokio-blocking",
             Scheduler::OneShot => "one-shot",
@@ -471,7 +478,10 @@ mod tests {
         for scheduler in Scheduler::ALL {
             let left_out = |workload: &Workload| !scheduler.serves(*workload);
             let count = Workload::ALL.iter().filter(|w| left_out(w)).count();
-            let stops = matches!(scheduler, Scheduler::EventLoop | Scheduler::Tokio);
+            let stops = matches!(
+                scheduler,
+                Scheduler::EventLoop | Scheduler::EventLoopMt | Scheduler::Tokio
+            );
             assert_eq!(count, 3 * usize::from(stops), "{scheduler}");
         }
     }

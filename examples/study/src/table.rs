@@ -12,9 +12,10 @@ use crate::run::{Cell, Commits, Plan};
 /// cost, and is the library's thread-per-connection as good as one that is written by hand? The
 /// last compares the best rounds: that loop falls into one of two rhythms on one core, and a median
 /// would compare luck.
-const RATIOS: [(Scheduler, Scheduler, Of); 6] = [
+const RATIOS: [(Scheduler, Scheduler, Of); 7] = [
     (Scheduler::Pool, Scheduler::PerConnection, Of::Medians),
     (Scheduler::Pool, Scheduler::EventLoop, Of::Medians),
+    (Scheduler::Pool, Scheduler::EventLoopMt, Of::Medians),
     (Scheduler::Pool, Scheduler::Tokio, Of::Medians),
     (Scheduler::Pool, Scheduler::TokioBlocking, Of::Medians),
     (Scheduler::Pool, Scheduler::OneShot, Of::Medians),

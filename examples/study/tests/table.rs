@@ -91,6 +91,13 @@ fn the_event_loop_is_measured() {
     assert_eq!(json["cells"][0]["server_threads_peak"], 1);
 }
 
+#[cfg(feature = "event-loop-mt")]
+#[test]
+fn the_event_loop_is_measured_beside_a_thread_that_sleeps() {
+    let json = tiny_table("event-loop-mt", "ping");
+    assert_eq!(json["cells"][0]["server_threads_peak"], 2);
+}
+
 #[cfg(feature = "tokio")]
 #[test]
 fn tokio_is_measured_on_as_many_threads_as_the_server_has_cpus() {

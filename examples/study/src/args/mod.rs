@@ -37,7 +37,8 @@ study table [options]: how many statements a second, with 16 to 4096 clients
                        defaults), per-connection, std-loop (a hand-written thread-
                        per-connection loop), event-loop (one epoll thread and no
                        scheduler: the floor), or all               [pool,per-connection]
-                       With the feature of the same name: tokio (a task for each con-
+                       With the feature of the same name: event-loop-mt (the same in a
+                       process with a second thread, which sleeps), tokio (a task for each con-
                        nection, which runs the statements itself), tokio-blocking (each
                        in spawn_blocking), one-shot (the pool, re-arming each con-
                        nection with a system call after each turn)

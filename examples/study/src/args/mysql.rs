@@ -83,7 +83,13 @@ pub(super) fn mysql(
             other => return Err(Error::usage(other.unexpected())),
         }
     }
-    let by_hand = [Scheduler::StdLoop, Scheduler::EventLoop];
+    let by_hand = [
+        Scheduler::StdLoop,
+        Scheduler::EventLoop,
+        Scheduler::EventLoopMt,
+        Scheduler::Tokio,
+        Scheduler::TokioBlocking,
+    ];
     if let Some(scheduler) = schedulers.iter().find(|s| by_hand.contains(s)) {
         return Err(Error::usage(format!(
             "{scheduler} does not speak MySQL's protocol; those that do: pool, mariadb, per-connection"

@@ -68,7 +68,8 @@ fn colour(scheduler: Scheduler) -> usize {
         Scheduler::EventLoop => 4,
         Scheduler::Tokio => 5,
         Scheduler::TokioBlocking => 6,
-        Scheduler::OneShot => 7,
+        // A report has neither.
+        Scheduler::OneShot | Scheduler::EventLoopMt => 7,
     }
 }
 

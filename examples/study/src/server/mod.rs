@@ -194,9 +194,12 @@ fn serve(spec: &Spec) -> Result<Infallible> {
             return see_it_through(&endpoint, wait_for_the_parent_to_leave);
         }
         #[cfg(not(target_os = "linux"))]
-        Scheduler::EventLoop => return Err(Error::usage("it needs epoll")),
+        Scheduler::EventLoop | Scheduler::EventLoopMt => return Err(Error::usage("it needs epoll")),
         #[cfg(target_os = "linux")]
-        Scheduler::EventLoop => {
+        Scheduler::EventLoop | Scheduler::EventLoopMt => {
+            if spec.scheduler == Scheduler::EventLoopMt {
+                std::thread::spawn(std::thread::park);
+            }
             let (socket, endpoint) = bound(&spec.endpoint)?;
             let mut event_loop = event_loop::new(socket, engine).map_err(Error::run)?;
             return see_it_through(&endpoint, || event_loop.run_until(io::stdin()));
