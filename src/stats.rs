@@ -54,6 +54,9 @@ pub struct Stats {
     pub threads: usize,
     /// The most there have been.
     pub threads_peak: usize,
+    /// Threads that have been created to run connections, ever.
+    #[doc(alias = "Threads_created")]
+    pub threads_created: u64,
     /// Thread creations that the operating system refused, ever.
     pub spawn_failures: u64,
     /// Closed connections by reason ([`CloseReason::name`](crate::CloseReason::name)), those

@@ -409,7 +409,7 @@ impl Pool {
         for group in &self.groups {
             let begun = group.ticks();
             // One that was under way may have looked at the clock before. Without a monitor nothing is due.
-            while group.ticks().wrapping_sub(begun) < 2 && self.monitor.counts().0 > 0 {
+            while group.ticks().wrapping_sub(begun) < 2 && self.monitor.counts().live > 0 {
                 self.bell.ring_now();
                 std::thread::sleep(Duration::from_micros(200));
             }

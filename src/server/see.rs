@@ -27,12 +27,13 @@ impl ServerHandle {
     /// The counters, now.
     pub fn stats(&self) -> Stats {
         let core = &self.0;
-        let (threads, threads_peak, spawn_failures) = core.runner.threads().counts();
+        let threads = core.runner.threads().counts();
         let (lingering, not_lingered) = core.linger.counts();
         let mut stats = Stats {
-            threads,
-            threads_peak,
-            spawn_failures,
+            threads: threads.live,
+            threads_peak: threads.peak,
+            threads_created: threads.created,
+            spawn_failures: threads.failures,
             lingering,
             not_lingered,
             ..core.registry.stats()

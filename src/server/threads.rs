@@ -34,6 +34,17 @@ struct Pen {
     serves: HashMap<ThreadId, ConnId>,
 }
 
+/// How many threads there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    pub(crate) live: usize,
+    /// At most so far.
+    pub(crate) peak: usize,
+    pub(crate) created: u64,
+    /// Creations that failed.
+    pub(crate) failures: u64,
+}
+
 /// A thread that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
@@ -140,10 +151,14 @@ impl Threads {
         }
     }
 
-    /// Now, at most so far, and creations that failed.
-    pub(crate) fn counts(&self) -> (usize, usize, u64) {
+    pub(crate) fn counts(&self) -> Counts {
         let pen = self.pen.lock();
-        (pen.live(), pen.peak, pen.failures)
+        Counts {
+            live: pen.live(),
+            peak: pen.peak,
+            created: pen.next - pen.failures,
+            failures: pen.failures,
+        }
     }
 }
 

@@ -71,6 +71,8 @@ pub struct Engine {
     pub(crate) group_commit: Option<GroupCommit>,
     pub(crate) user_locks: UserLocks,
     pub(crate) ping_load: Option<PingLoad>,
+    /// How long new sessions wait for a row; `SET GLOBAL` changes it.
+    lock_wait_timeout: Mutex<Duration>,
     /// Who follows the commits.
     pub(crate) feed: Arc<Feed>,
     /// The sessions by id, for `KILL` and `SHOW PROCESSLIST`; touched when one begins or ends.
@@ -129,10 +131,20 @@ impl Engine {
             user_locks: UserLocks::default(),
             feed,
             ping_load: PingLoad::new(config.ping_work, config.ping_lock),
+            lock_wait_timeout: Mutex::new(config.lock_wait_timeout),
             config,
             clients: Mutex::default(),
             circles: Mutex::default(),
         }))
+    }
+
+    /// How long a session that begins now waits for a row.
+    pub(crate) fn lock_wait_timeout(&self) -> Duration {
+        *self.lock_wait_timeout.lock()
+    }
+
+    pub(crate) fn set_lock_wait_timeout(&self, timeout: Duration) {
+        *self.lock_wait_timeout.lock() = timeout;
     }
 
     /// Tells the session `id` to stop whatever it waits for or computes; whether there is one.

@@ -350,6 +350,12 @@ pub(crate) fn text(seen: &Snapshot) -> String {
         stats.threads_peak,
     );
     page.one(
+        "threads_created_total",
+        "counter",
+        "Threads that have been created to run connections.",
+        stats.threads_created,
+    );
+    page.one(
         "thread_creation_failures_total",
         "counter",
         "Threads that the operating system refused.",

@@ -107,7 +107,20 @@ pub(crate) enum Statement<'a> {
     Subscribe,
 }
 
-impl Statement<'_> {
+impl<'a> Statement<'a> {
+    /// The table whose rows it reads or changes.
+    pub(crate) fn table(&self) -> Option<&'a str> {
+        match self {
+            Self::Select { table, .. }
+            | Self::UpdateC { table, .. }
+            | Self::IncrementK { table, .. }
+            | Self::Delete { table, .. } => Some(table),
+            Self::Query(query) => Some(query.table),
+            Self::Insert(insert) => Some(insert.table),
+            _ => None,
+        }
+    }
+
     /// Part of the text protocol, and nothing that a server of another one knows.
     pub(crate) fn is_of_the_text_protocol(&self) -> bool {
         matches!(

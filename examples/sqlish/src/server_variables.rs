@@ -61,7 +61,6 @@ impl Flushed {
             // Who left by itself, or was asked to.
             !matches!(*why, "client_closed" | "handler_closed" | "draining")
         });
-        let created: u64 = stats.groups.iter().map(|group| group.creations).sum();
         let running = if in_pool { active } else { stats.connections };
         let all: [(&'static str, u64); 11] = [
             ("Aborted_clients", lost.map(|(_, count)| count).sum()),
@@ -75,7 +74,7 @@ impl Flushed {
             ("Threadpool_threads", threads as u64),
             ("Threads_cached", 0),
             ("Threads_connected", stats.connections as u64),
-            ("Threads_created", created),
+            ("Threads_created", stats.threads_created),
             ("Threads_running", running as u64),
             ("Uptime", self.since.elapsed().as_secs()),
         ];

@@ -6,7 +6,6 @@ mod query;
 mod variables;
 
 pub(crate) use information::check_database;
-pub(crate) use query::prepared_fields;
 pub(crate) use variables::VERSION;
 
 use std::fmt;
@@ -176,7 +175,7 @@ impl Session {
             login,
             in_transaction: false,
             autocommit: true,
-            lock_wait_timeout: engine.config.lock_wait_timeout,
+            lock_wait_timeout: engine.lock_wait_timeout(),
             last_id: 0,
             statement_id: 0,
             row_count: -1,
@@ -216,7 +215,7 @@ impl Session {
             self.release_user_locks();
         }
         self.autocommit = true;
-        self.lock_wait_timeout = self.engine.config.lock_wait_timeout;
+        self.lock_wait_timeout = self.engine.lock_wait_timeout();
         self.priority = Priority::default();
         self.last_id = 0;
         self.row_count = -1;
@@ -655,21 +654,32 @@ impl Session {
         reply: &mut R,
         admin: &A,
     ) -> Result<Flow, Failure<'a>> {
-        if self.held.is_empty() || self.engine.group_commit.is_none() {
-            self.end(Outcome::Commit);
-        } else if self.engine.config.commit_wait == CommitWait::Park && admin.parks() {
+        let parks = self.engine.config.commit_wait == CommitWait::Park && admin.parks();
+        if parks && self.is_flushed_with_others() {
             self.client.show("committing", text(statement));
             self.pending = Some(Pending::Commit(then));
             return Ok(Flow::Park);
-        } else {
-            self.submit(None);
-            let flushed = || self.client.signal.wait_flushed();
-            self.client.showing("committing", text(statement), || {
-                wait::during(WaitKind::GroupCommit, flushed);
-            });
         }
+        self.commit_here(statement);
         self.committed(then, reply)?;
         Ok(Flow::Continue)
+    }
+
+    /// Whether there is something to commit, and a group of commits is flushed together.
+    fn is_flushed_with_others(&self) -> bool {
+        !self.held.is_empty() && self.engine.group_commit.is_some()
+    }
+
+    /// Commits, and blocks until that is done.
+    fn commit_here(&mut self, statement: &[u8]) {
+        if !self.is_flushed_with_others() {
+            return self.end(Outcome::Commit);
+        }
+        self.submit(None);
+        let flushed = || self.client.signal.wait_flushed();
+        self.client.showing("committing", text(statement), || {
+            wait::during(WaitKind::GroupCommit, flushed);
+        });
     }
 
     /// Hands the transaction over to the flusher, locks and all.

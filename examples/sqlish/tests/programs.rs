@@ -415,3 +415,18 @@ fn the_pool_is_shown_in_mariadbs_words_and_can_be_changed() {
         );
     }
 }
+
+#[test]
+fn threads_that_were_created_are_counted_under_either_scheduler() {
+    if !there_is("mariadb") {
+        return;
+    }
+    for scheduler in SCHEDULERS {
+        let options = format!("--rows 10 --scheduler {scheduler}");
+        let server = Served::start(&format!("created-{scheduler}"), &options);
+        let said = server.ask("unix", "SHOW STATUS LIKE 'Threads_created'");
+        let count = said.strip_prefix("Threads_created\t");
+        let count = count.and_then(|count| count.parse::<u64>().ok());
+        assert!(count.is_some_and(|count| count > 0), "{scheduler}: {said}");
+    }
+}

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::parse::trim;
 use crate::reply::{Done, Field, Kind};
-use crate::session::{Flow, Session, VERSION, check_database, prepared_fields};
+use crate::session::{Flow, Session, VERSION, check_database};
 
 /// A client of MySQL's protocol: takes the bytes that it has sent, appends those that it is to get.
 pub struct Connection {
@@ -401,7 +401,7 @@ impl Connection {
             Err(error) => return self.refuse(&error, out),
         };
         let (example, parameters) = (prepared.example(), prepared.parameters());
-        let fields = match prepared_fields(&example) {
+        let fields = match self.session.prepared_fields(&example) {
             Ok(_) if parameters > usize::from(u16::MAX) => Err(SqlError::TooManyPrepared),
             fields => fields,
         };

@@ -400,6 +400,13 @@ fn prepared_statements_take_values_and_return_them_as_they_are() {
         ("SELEC ?", 1064),
         ("PING", 1064),
         ("", 1065),
+        ("SELECT c FROM sbtest77 WHERE id = ?", 1146),
+        ("SELECT SUM(k) FROM sbtest77 WHERE id = ?", 1146),
+        (
+            "INSERT INTO sbtest77 (id, k, c, pad) VALUES (?, ?, ?, ?)",
+            1146,
+        ),
+        ("DELETE FROM sbtest77 WHERE id = ?", 1146),
     ] {
         client.command(0x16, text.as_bytes());
         assert_eq!(client.error().0, code, "{text}");

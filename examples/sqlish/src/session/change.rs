@@ -84,7 +84,8 @@ impl Session {
         }
     }
 
-    /// Statements that make and unmake tables. They end a transaction, as in MySQL.
+    /// Statements that make and unmake tables. They commit what is open, as in MySQL, whether they succeed
+    /// or not.
     #[cold]
     pub(super) fn define<'a, R: Reply, A: Admin + ?Sized>(
         &mut self,
@@ -93,26 +94,35 @@ impl Session {
         reply: &mut R,
         admin: &A,
     ) -> Result<Flow, Failure<'a>> {
-        let tables = Arc::clone(&self.engine.tables);
-        match parsed {
+        match self.make_or_unmake(&parsed) {
+            Ok(()) => self.commit(Then::Nothing, statement, reply, admin),
+            Err(error) => {
+                self.commit_here(statement);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn make_or_unmake<'a>(&self, parsed: &Statement<'a>) -> Result<(), SqlError<'a>> {
+        let tables = &self.engine.tables;
+        match *parsed {
             Statement::CreateTable {
                 table,
                 if_not_exists,
                 index,
             } => match tables.create(table) {
-                Err(SqlError::TableExists(_)) if if_not_exists => {}
+                Err(SqlError::TableExists(_)) if if_not_exists => Ok(()),
                 created => {
                     created?;
-                    index.map_or(Ok(()), |name| tables.index_k(name, table))?;
+                    index.map_or(Ok(()), |name| tables.index_k(name, table))
                 }
             },
             Statement::DropTable { table, if_exists } => match tables.remove(table) {
-                Err(SqlError::NoSuchTable(_)) if if_exists => {}
-                dropped => dropped?,
+                Err(SqlError::NoSuchTable(_)) if if_exists => Ok(()),
+                dropped => dropped,
             },
-            Statement::CreateIndex { name, table } => tables.index_k(name, table)?,
-            _ => {}
+            Statement::CreateIndex { name, table } => tables.index_k(name, table),
+            _ => Ok(()),
         }
-        self.commit(Then::Nothing, statement, reply, admin)
     }
 }

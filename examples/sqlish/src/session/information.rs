@@ -96,9 +96,7 @@ impl Session {
             }
             Statement::Set(assignments) => {
                 let autocommit = self.autocommit;
-                for assignment in assignments.each() {
-                    self.assign(assignment, admin)?;
-                }
+                self.assign_all(&assignments.each(), admin)?;
                 if self.autocommit && !autocommit {
                     return self.commit(Then::Nothing, statement, reply, admin);
                 }

@@ -56,26 +56,34 @@ fn fields<'a>(query: &Query<'a>) -> Vec<Field<'a>> {
     fields.collect()
 }
 
-/// The columns of the reply to a statement that is prepared; none, if they are known only when it is run.
-///
-/// # Errors
-/// If it is no statement.
-pub(crate) fn prepared_fields(statement: &str) -> Result<Vec<Field<'_>>, SqlError<'_>> {
-    if statement.is_empty() {
-        return Err(SqlError::EmptyQuery);
-    }
-    let parsed = parse(statement.as_bytes())?;
-    if parsed.is_of_the_text_protocol() {
-        return Err(SqlError::Syntax { near: statement });
-    }
-    Ok(match parsed {
-        Statement::Select { column, table, .. } => vec![field(column, table)],
-        Statement::Query(query) => fields(&query),
-        _ => Vec::new(),
-    })
-}
-
 impl Session {
+    /// The columns of the reply to a statement that is prepared; none, if they are known only when it is
+    /// run.
+    ///
+    /// # Errors
+    /// If it is no statement, or of a table that there is not.
+    pub(crate) fn prepared_fields<'a>(
+        &mut self,
+        statement: &'a str,
+    ) -> Result<Vec<Field<'a>>, SqlError<'a>> {
+        if statement.is_empty() {
+            return Err(SqlError::EmptyQuery);
+        }
+        let parsed = parse(statement.as_bytes())?;
+        if parsed.is_of_the_text_protocol() {
+            return Err(SqlError::Syntax { near: statement });
+        }
+        if let Some(table) = parsed.table() {
+            self.engine.tables.refresh(&mut self.catalog);
+            self.catalog.find(table)?;
+        }
+        Ok(match parsed {
+            Statement::Select { column, table, .. } => vec![field(column, table)],
+            Statement::Query(query) => fields(&query),
+            _ => Vec::new(),
+        })
+    }
+
     pub(super) fn query<'a, R: Reply, A: Admin + ?Sized>(
         &mut self,
         query: &Query<'a>,

@@ -530,6 +530,69 @@ fn without_autocommit_every_statement_begins_a_transaction() {
 }
 
 #[test]
+fn what_makes_or_unmakes_a_table_commits_what_is_open_even_if_it_fails() {
+    for commit_delay in [Duration::ZERO, Duration::from_micros(100)] {
+        let engine = Engine::new(EngineConfig {
+            tables: 0,
+            commit_delay,
+            ..EngineConfig::default()
+        });
+        let engine = engine.expect("a thread can be had");
+        let mut me = three_rows(&engine);
+        let [mut other] = sessions(&engine);
+        for (number, (statement, error)) in [
+            (CREATE, 1050),
+            ("DROP TABLE sbtest9", 1146),
+            ("CREATE INDEX k_9 ON sbtest9(k)", 1146),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            run(&mut me, &["BEGIN", &increment(1)]);
+            assert_eq!(code(&ask(&mut me, statement)), error, "{statement}");
+            assert!(!me.in_transaction() && !me.holds_locks(), "{statement}");
+            let k = rows(&mut other, "SELECT k FROM sbtest1 WHERE id=1");
+            assert_eq!(k, [(11 + number).to_string()], "{statement}");
+        }
+    }
+}
+
+#[test]
+fn a_set_of_several_variables_sets_all_or_none() {
+    let engine = bare();
+    let mut me = three_rows(&engine);
+    run(
+        &mut me,
+        &["SET autocommit=0, lock_wait_timeout=7", &increment(1)],
+    );
+    for wrong in [
+        "SET autocommit=1, thread_pool_priority=high, lock_wait_timeout=1, no_such_variable=1",
+        "SET GLOBAL lock_wait_timeout=9, autocommit=1, lock_wait_timeout=soon",
+    ] {
+        assert!(
+            [1193, 1231].contains(&code(&ask(&mut me, wrong))),
+            "{wrong}"
+        );
+        assert!(me.in_transaction(), "it was committed: {wrong}");
+        let now = "SELECT @@autocommit, @@lock_wait_timeout, @@thread_pool_priority";
+        assert_eq!(rows(&mut me, now), ["0 7 auto"], "{wrong}");
+        let mut new = Session::new(&engine, 7);
+        assert_eq!(rows(&mut new, "SELECT @@lock_wait_timeout"), ["50"]);
+    }
+}
+
+#[test]
+fn the_time_that_new_sessions_wait_for_a_row_can_be_set() {
+    let engine = bare();
+    let [mut before] = sessions(&engine);
+    run(&mut before, &["SET GLOBAL innodb_lock_wait_timeout=3"]);
+    let mut after = Session::new(&engine, 7);
+    let asked = "SELECT @@innodb_lock_wait_timeout, @@global.innodb_lock_wait_timeout";
+    assert_eq!(rows(&mut before, asked), ["50 3"]);
+    assert_eq!(rows(&mut after, asked), ["3 3"]);
+}
+
+#[test]
 fn clients_get_what_they_ask_for_when_they_connect() {
     let [mut me] = sessions(&bare());
     run(

@@ -52,6 +52,9 @@ const IGNORED: [&str; 7] = [
     "time_zone",
 ];
 
+/// How long a statement waits for a row; both are one here.
+const PATIENCE: [&str; 2] = ["innodb_lock_wait_timeout", "lock_wait_timeout"];
+
 const PRIORITY: &str = "thread_pool_priority";
 
 impl Session {
@@ -69,8 +72,8 @@ impl Session {
                 "have_ssl",
                 if self.have_tls { "YES" } else { "DISABLED" }.to_owned(),
             ),
-            ("innodb_lock_wait_timeout", timeout.clone()),
-            ("lock_wait_timeout", timeout),
+            (PATIENCE[0], timeout.clone()),
+            (PATIENCE[1], timeout),
             (PRIORITY, name(self.priority).to_owned()),
             ("version", VERSION.to_owned()),
         ]);
@@ -79,7 +82,36 @@ impl Session {
         all
     }
 
-    pub(super) fn assign<'a, A: Admin + ?Sized>(
+    /// All of them or, if one cannot be, none.
+    pub(super) fn assign_all<'a, A: Admin + ?Sized>(
+        &mut self,
+        assignments: &[Assignment<'a>],
+        admin: &A,
+    ) -> Result<(), SqlError<'a>> {
+        let own = (self.priority, self.autocommit, self.lock_wait_timeout);
+        let of_all = (self.engine.lock_wait_timeout(), admin.variables());
+        for (at, assignment) in assignments.iter().enumerate() {
+            let Err(error) = self.assign(*assignment, admin) else {
+                continue;
+            };
+            (self.priority, self.autocommit, self.lock_wait_timeout) = own;
+            self.engine.set_lock_wait_timeout(of_all.0);
+            for done in assignments[..at].iter().rev() {
+                let was = of_all.1.iter();
+                let was = was
+                    .filter(|_| done.scope == Scope::Global)
+                    .find(|(name, _)| done.name.eq_ignore_ascii_case(name));
+                if let Some((name, value)) = was {
+                    // It has been that before.
+                    let _ = admin.set_variable(name, value);
+                }
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn assign<'a, A: Admin + ?Sized>(
         &mut self,
         assignment: Assignment<'a>,
         admin: &A,
@@ -87,7 +119,15 @@ impl Session {
         let Assignment { scope, name, value } = assignment;
         let is = |variable: &str| name.eq_ignore_ascii_case(variable);
         let wrong = |variable| SqlError::WrongValue { variable, value };
+        let patience = || match value.parse() {
+            Ok(seconds) => Ok(Duration::from_secs(seconds)),
+            Err(_) => Err(wrong(PATIENCE[0])),
+        };
         if scope == Scope::Global {
+            if PATIENCE.into_iter().any(is) {
+                self.engine.set_lock_wait_timeout(patience()?);
+                return Ok(());
+            }
             return match admin.set_variable(name, value) {
                 Ok(()) => Ok(()),
                 Err(Refused::Wrong(variable)) => Err(wrong(variable)),
@@ -116,11 +156,8 @@ impl Session {
                 "0" | "off" | "false" => false,
                 _ => return Err(wrong("autocommit")),
             };
-        } else if is("innodb_lock_wait_timeout") || is("lock_wait_timeout") {
-            let seconds = value
-                .parse()
-                .map_err(|_| wrong("innodb_lock_wait_timeout"))?;
-            self.lock_wait_timeout = Duration::from_secs(seconds);
+        } else if PATIENCE.into_iter().any(is) {
+            self.lock_wait_timeout = patience()?;
         } else if is("transaction_isolation") || is("tx_isolation") {
             if !value.eq_ignore_ascii_case("READ-COMMITTED") {
                 return Err(wrong("transaction_isolation"));
@@ -193,6 +230,11 @@ impl Session {
             }
             Scalar::Variable { name, .. } if name.eq_ignore_ascii_case("autocommit") => {
                 number(self.autocommit.into())
+            }
+            Scalar::Variable { name, global: true }
+                if PATIENCE.iter().any(|one| name.eq_ignore_ascii_case(one)) =>
+            {
+                number(self.engine.lock_wait_timeout().as_secs() as i64)
             }
             Scalar::Variable { name, .. } => {
                 let all = self.variables(admin);

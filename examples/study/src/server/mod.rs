@@ -194,7 +194,9 @@ fn serve(spec: &Spec) -> Result<Infallible> {
             return see_it_through(&endpoint, wait_for_the_parent_to_leave);
         }
         #[cfg(not(target_os = "linux"))]
-        Scheduler::EventLoop | Scheduler::EventLoopMt => return Err(Error::usage("it needs epoll")),
+        Scheduler::EventLoop | Scheduler::EventLoopMt => {
+            return Err(Error::usage("it needs epoll"));
+        }
         #[cfg(target_os = "linux")]
         Scheduler::EventLoop | Scheduler::EventLoopMt => {
             if spec.scheduler == Scheduler::EventLoopMt {
