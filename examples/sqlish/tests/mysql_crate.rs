@@ -140,9 +140,12 @@ fn a_prepared_statement_finds_the_table_that_there_is_now() {
         let mut mine = connect(site, transport);
         let mut others = connect(site, transport);
         let select = "SELECT COUNT(*), SUM(k) FROM t WHERE id BETWEEN ? AND ?";
-        let select = mine.prep(select).expect("it is prepared");
-        let ask = |mine: &mut Conn| mine.exec_first::<(i64, i64), _, _>(&select, (1, 9));
         let gone = (1146, "42S02".to_owned());
+        assert_eq!(refused(mine.prep(select)), gone);
+        others.query_drop(CREATE).expect("it is made");
+        let select = mine.prep(select).expect("it is prepared");
+        others.query_drop("DROP TABLE t").expect("it is dropped");
+        let ask = |mine: &mut Conn| mine.exec_first::<(i64, i64), _, _>(&select, (1, 9));
         assert_eq!(refused(ask(&mut mine)), gone);
         for k in [1, 2] {
             let insert = format!("INSERT INTO t(k) VALUES({k}),({k})");
