@@ -263,6 +263,8 @@ fn without_threads_an_admin_has_one(setup: Setup) {
         let site = site(setup, Options::default());
         let mut client = site.client();
         client.ping();
+        // Its thread has begun, and has what memory it takes.
+        Client::connect(&site.admin_at).ping();
         forbid_threads();
         let refused = thread::Builder::new().spawn(|| ());
         assert!(refused.is_err(), "there are threads still");

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, abort};
 use std::thread;
 
-use super::{PATIENCE, PIECE};
+use super::{PATIENCE, PIECE, until};
 #[cfg(unix)]
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -101,10 +101,27 @@ pub(crate) fn leave_address_space(bytes: u64) {
     limit(Resource::As, Some(kib * 1024 + bytes));
 }
 
-/// Forbids all new threads, whose stacks are larger.
+/// Forbids all new threads, whose stacks are larger. Those that there are have begun: until then a thread
+/// takes memory, of which there is none to be had any more, and there is no process without that.
 #[cfg(unix)]
 pub(crate) fn forbid_threads() {
+    until("all other threads sleep", others_sleep);
     leave_address_space(200 * 1024);
+}
+
+#[cfg(unix)]
+fn others_sleep() -> bool {
+    let tasks = fs::read_dir("/proc/self/task").expect("Linux has /proc");
+    let me = rustix::thread::gettid().as_raw_nonzero().to_string();
+    tasks
+        .flatten()
+        .filter(|task| *task.file_name() != *me)
+        // One that has ended meanwhile does not count.
+        .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok())
+        .all(|stat| {
+            let state = stat.rsplit(')').next();
+            state.is_some_and(|state| state.trim_start().starts_with('S'))
+        })
 }
 
 #[cfg(unix)]
