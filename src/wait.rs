@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use crate::id::ConnId;
 
-/// What is waited for. The first eleven are MariaDB's.
+/// What is waited for. All but the last two are MariaDB's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitKind {

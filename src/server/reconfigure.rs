@@ -98,8 +98,8 @@ impl ServerHandle {
     ///
     /// # Errors
     /// [`Rejected::Invalid`] as [`build`](crate::ServerBuilder::build) would refuse it, and
-    /// [`Rejected::Fixed`] for the kind of scheduler, the number of groups, the policy, the pinning and
-    /// the stack size.
+    /// [`Rejected::Fixed`] for the kind of scheduler, the number of groups, the policy and its dedicated
+    /// listener, the pinning and the stack size.
     ///
     /// ```no_run
     /// # use thread_group_pool::{Rejected, Scheduler, ServerHandle};
