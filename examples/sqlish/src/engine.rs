@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::board::Shown;
 use crate::catalog::{Catalog, Tables};
 use crate::commit::GroupCommit;
 use crate::feed::Feed;
@@ -76,7 +77,7 @@ pub struct Engine {
     /// Who follows the commits.
     pub(crate) feed: Arc<Feed>,
     /// The sessions by id, for `KILL` and `SHOW PROCESSLIST`; touched when one begins or ends.
-    clients: Mutex<HashMap<u64, Arc<Client>>>,
+    clients: Mutex<HashMap<u64, Arc<Signal>>>,
     /// Held while somebody looks for a circle of waits, so that of the sessions that close one
     /// together exactly one, the last, finds it.
     circles: Mutex<()>,
@@ -88,26 +89,6 @@ pub(crate) struct Place {
     pub(crate) table: usize,
     pub(crate) id: i64,
 }
-
-/// A session as the others see it.
-pub(crate) struct Client {
-    pub(crate) signal: Arc<Signal>,
-    /// Made when there is something to show for the first time, and kept from then on.
-    shown: Mutex<Option<Box<Shown>>>,
-}
-
-/// What `SHOW PROCESSLIST` tells of a session beside what the server knows.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Shown {
-    pub(crate) user: String,
-    /// What a statement that takes time is doing. Only such statements are shown: any other is over
-    /// before the list is read, and noting it would cost more than running it.
-    pub(crate) doing: Option<&'static str>,
-    pub(crate) statement: String,
-}
-
-/// How much of a statement the process list shows, in bytes.
-const SHOWN_MAX: usize = 100;
 
 /// How many waits the search for a circle follows; what is longer is left to the timeout.
 const CHAIN_MAX: usize = 1000;
@@ -153,23 +134,20 @@ impl Engine {
         let client = self.clients.lock().get(&id).map(Arc::clone);
         match client {
             Some(client) => {
-                client.signal.cancel();
+                client.cancel();
                 true
             }
             None => false,
         }
     }
 
-    pub(crate) fn enter(&self, id: u64) -> Arc<Client> {
-        let client = Arc::new(Client {
-            signal: Arc::new(Signal::new(id)),
-            shown: Mutex::default(),
-        });
+    pub(crate) fn enter(&self, id: u64) -> Arc<Signal> {
+        let client = Arc::new(Signal::new(id));
         self.clients.lock().insert(id, Arc::clone(&client));
         client
     }
 
-    pub(crate) fn leave(&self, id: u64, client: &Arc<Client>) {
+    pub(crate) fn leave(&self, id: u64, client: &Arc<Signal>) {
         let mut clients = self.clients.lock();
         // Under a server that gives an id twice, it is the later session's by now.
         if clients
@@ -182,8 +160,7 @@ impl Engine {
 
     pub(crate) fn shown(&self, id: u64) -> Option<Shown> {
         let client = self.clients.lock().get(&id).map(Arc::clone)?;
-        let shown = client.shown.lock().as_deref().cloned();
-        Some(shown.unwrap_or_default())
+        Some(client.board.shown())
     }
 
     /// Whether `waiter`, queued for the row at `place`, waits for somebody who waits, by however
@@ -228,51 +205,6 @@ impl fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("config", &self.config)
             .finish_non_exhaustive()
-    }
-}
-
-impl Client {
-    pub(crate) fn set_user(&self, user: &str) {
-        let mut shown = self.shown.lock();
-        let shown = shown.get_or_insert_default();
-        shown.user.clear();
-        shown.user.push_str(user);
-    }
-
-    /// Runs a statement that takes time, showing what it is and does meanwhile.
-    pub(crate) fn showing<R>(
-        &self,
-        doing: &'static str,
-        statement: &str,
-        run: impl FnOnce() -> R,
-    ) -> R {
-        self.show(doing, statement);
-        let result = run();
-        self.show_nothing();
-        result
-    }
-
-    pub(crate) fn show(&self, doing: &'static str, statement: &str) {
-        let mut shown = self.shown.lock();
-        let shown = shown.get_or_insert_default();
-        shown.doing = Some(doing);
-        shown.statement.clear();
-        shown
-            .statement
-            .push_str(&statement[..statement.floor_char_boundary(SHOWN_MAX)]);
-    }
-
-    pub(crate) fn show_nothing(&self) {
-        if let Some(shown) = &mut *self.shown.lock() {
-            shown.doing = None;
-        }
-    }
-
-    pub(crate) fn user(&self) -> String {
-        let shown = self.shown.lock();
-        shown
-            .as_ref()
-            .map_or_else(String::new, |shown| shown.user.clone())
     }
 }
 

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
+mod board;
 mod catalog;
 mod cli;
 mod client;

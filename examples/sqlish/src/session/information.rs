@@ -134,7 +134,7 @@ impl Session {
                 .map(|connection| self.process(mariadb, connection))
                 .collect(),
         };
-        Ok(self.client.showing("listing", text(statement), list))
+        Ok(self.signal.board.showing("listing", text(statement), list))
     }
 
     fn process(&self, mariadb: bool, connection: &Connection) -> Vec<String> {

@@ -92,10 +92,10 @@ impl Session {
     ) -> Result<(), Failure<'a>> {
         let slot = self.catalog.find(query.table)?;
         self.touch();
-        let stop = || self.client.signal.is_cancelled() || admin.cancelled();
+        let stop = || self.signal.is_cancelled() || admin.cancelled();
         let search = Search {
             table: self.catalog.table(slot),
-            session: &self.client.signal,
+            session: &self.signal,
             stop: &stop,
         };
         if let [Item::Column(_), ..] = query.items() {

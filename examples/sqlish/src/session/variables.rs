@@ -253,8 +253,8 @@ impl Session {
                 "LAST_INSERT_ID" => number(self.last_id),
                 "ROW_COUNT" => number(self.row_count),
                 "VERSION" => text(VERSION.to_owned()),
-                "CURRENT_USER" => text(format!("{}@%", self.client.user())),
-                _ => text(format!("{}@localhost", self.client.user())),
+                "CURRENT_USER" => text(format!("{}@%", self.signal.board.user())),
+                _ => text(format!("{}@localhost", self.signal.board.user())),
             },
         })
     }
