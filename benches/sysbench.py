@@ -60,7 +60,8 @@ for scheduler in "pool", "per-connection":
     folder = tempfile.TemporaryDirectory()
     server = subprocess.Popen(
         [SQLISH, "serve", "--tables", "0", "--scheduler", scheduler, "--mysql-tcp", "127.0.0.1:0",
-         "--mysql-unix", f"{folder.name}/socket"], stdout=subprocess.PIPE, text=True)
+         "--mysql-unix", f"{folder.name}/socket"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     port = None
     while port is None:
         line = server.stdout.readline()

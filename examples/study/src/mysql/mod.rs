@@ -376,7 +376,8 @@ fn measure(
         rate: None,
         warmup: setting.warmup,
         seconds: setting.seconds,
-        after: Duration::from_secs(1),
+        // Beside a thousand threads of its own, the one that reports comes late.
+        after: Duration::from_secs(30),
     };
     let watch = Watch::of(server, setting);
     let round = watch.round(sysbench, &job)?;
