@@ -45,30 +45,26 @@ def run(over, script, step, *options):
 
 def number(said, label):
     found = re.search(re.escape(label) + r"\s+(\d+)", said)
-    return int(found.group(1)) if found else -1
+    return int(found.group(1)) if found else None
 
 
 def table(over):
-    """Its rows, and the sum of k."""
+    """Its rows, and the sum of k; 0 of both, if there is none."""
     at = [option.replace("--mysql-", "--") for option in over]
     said = subprocess.run(["mariadb", "--no-defaults", "--user=root", *at, "-N", "-B", "-e",
-                           "SELECT COUNT(*), SUM(k) FROM sbtest1"], check=True, stdout=subprocess.PIPE, text=True)
-    return tuple(int(n) for n in said.stdout.split())
+                           "SELECT COUNT(*), SUM(k) FROM sbtest1"], stdout=subprocess.PIPE, text=True, timeout=60)
+    return tuple(int(n) for n in said.stdout.split()) or (0, 0)
 
 
-for scheduler in "pool", "per-connection":
-    folder = tempfile.TemporaryDirectory()
-    server = subprocess.Popen(
-        [SQLISH, "serve", "--tables", "0", "--scheduler", scheduler, "--mysql-tcp", "127.0.0.1:0",
-         "--mysql-unix", f"{folder.name}/socket"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def bars(scheduler, server, folder):
     port = None
     while port is None:
         line = server.stdout.readline()
-        assert line, "it does not listen"
+        if not line:
+            return report(f"{scheduler}: it listens", False)
         port = re.search(r"127\.0\.0\.1:(\d+)", line)
     ways = {"tcp": ["--mysql-host=127.0.0.1", f"--mysql-port={port.group(1)}"],
-            "unix": [f"--mysql-socket={folder.name}/socket"]}
+            "unix": [f"--mysql-socket={folder}/socket"]}
     for name, over in ways.items():
         for mode in "auto", "disable":
             case = f"{scheduler}, {name}, --db-ps-mode={mode}"
@@ -77,23 +73,37 @@ for scheduler in "pool", "per-connection":
             rows, _ = table(over)
             said, ran = run(over, "oltp_read_write", "run", *options)
             again, reconnects = number(said, "ignored errors:"), number(said, "reconnects:")
-            left = table(over)[0]
-            tps = number(said, "transactions:") / SECONDS
-            report(f"{case}: {tps:,.0f} transactions/s, {again} begun again, {left:,} of {rows:,} rows",
-                   prepared and ran and reconnects == 0 and left == rows)
+            left, _ = table(over)
+            report(f"{case}: {number(said, 'transactions:') or 0:,} transactions in {SECONDS} s, {again} begun again, "
+                   f"{left:,} of {rows:,} rows", prepared and ran and reconnects == 0 and left == rows > 0)
             options[1] = f"--time={max(1, SECONDS // 10)}"
             _, before = table(over)
             said, ran = run(over, "oltp_read_write", "run", *options, "--index-updates=2", "--delete-inserts=0")
-            added, committed = table(over)[1] - before, number(said, "transactions:")
-            report(f"{case}: {committed:,} transactions added {added:,}", ran and added == 2 * committed)
+            added, committed = table(over)[1] - before, number(said, "transactions:") or 0
+            report(f"{case}: {committed:,} transactions added {added:,}", ran and added == 2 * committed > 0)
             _, cleaned = run(over, "oltp_read_write", "cleanup")
             report(f"{case}: cleanup", cleaned)
     for at, script in enumerate(SCRIPTS):
         name = list(ways)[at % 2]
         steps = [run(ways[name], script, step, "--threads=16", "--time=1") for step in ("prepare", "run", "cleanup")]
-        report(f"{scheduler}, {name}, {script}: {number(steps[1][0], 'total number of events:'):,} in a second",
-               all(fine for _, fine in steps))
+        events = number(steps[1][0], "total number of events:") or 0
+        report(f"{scheduler}, {name}, {script}: {events:,} in a second", events > 0 and all(fine for _, fine in steps))
     server.terminate()
-    report(f"{scheduler}: drained", server.wait(timeout=30) == 0)
-    folder.cleanup()
+    try:
+        report(f"{scheduler}: drained", server.wait(timeout=30) == 0)
+    except subprocess.TimeoutExpired:
+        report(f"{scheduler}: drained", False)
+
+
+for scheduler in "pool", "per-connection":
+    with tempfile.TemporaryDirectory() as folder:
+        server = subprocess.Popen(
+            [SQLISH, "serve", "--tables", "0", "--scheduler", scheduler, "--mysql-tcp", "127.0.0.1:0",
+             "--mysql-unix", f"{folder}/socket"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            bars(scheduler, server, folder)
+        finally:
+            server.kill()
+            server.wait()
 sys.exit(failed)

@@ -407,6 +407,10 @@ fn the_pool_is_shown_in_mariadbs_words_and_can_be_changed() {
         ("SET GLOBAL thread_pool_stall_limit = many", "1231"),
         ("SET thread_pool_oversubscribe = 3", "1229"),
         ("SET GLOBAL no_such_thing = 3", "1193"),
+        (
+            "SET GLOBAL thread_pool_oversubscribe = 9, GLOBAL no_such_thing = 3",
+            "1193",
+        ),
     ] {
         let (fine, said) = server.run("mariadb", "tcp", &["--user=ann", "-e", statement]);
         assert!(
@@ -414,6 +418,7 @@ fn the_pool_is_shown_in_mariadbs_words_and_can_be_changed() {
             "{statement}: {said}"
         );
     }
+    assert_eq!(ask("SELECT @@global.thread_pool_oversubscribe"), "7");
 }
 
 #[test]

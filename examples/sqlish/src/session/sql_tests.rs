@@ -581,6 +581,33 @@ fn a_set_of_several_variables_sets_all_or_none() {
     }
 }
 
+/// A server without variables, of which another session sets one of the engine's whenever it is asked.
+struct Meddler(std::cell::RefCell<Session>);
+
+impl Admin for Meddler {
+    fn set_variable(&self, _: &str, _: &str) -> Result<(), crate::admin::Refused> {
+        run(
+            &mut self.0.borrow_mut(),
+            &["SET GLOBAL lock_wait_timeout=9"],
+        );
+        Err(crate::admin::Refused::Unknown)
+    }
+}
+
+#[test]
+fn a_set_that_fails_puts_back_what_it_has_set_and_nothing_else() {
+    let engine = bare();
+    let [mut me, other] = sessions(&engine);
+    let mut out = Vec::new();
+    let wrong = b"SET lock_wait_timeout=1, GLOBAL no_such_variable=1";
+    let meddler = Meddler(other.into());
+    let flow = me.execute(wrong, &mut out, &meddler);
+    assert!(matches!(flow, Ok(Flow::Continue)), "{flow:?}");
+    assert_eq!(code(str::from_utf8(&out).expect("text")), 1193);
+    let now = "SELECT @@lock_wait_timeout, @@global.lock_wait_timeout";
+    assert_eq!(rows(&mut me, now), ["50 9"]);
+}
+
 #[test]
 fn the_time_that_new_sessions_wait_for_a_row_can_be_set() {
     let engine = bare();

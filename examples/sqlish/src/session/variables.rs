@@ -55,6 +55,12 @@ const IGNORED: [&str; 7] = [
 /// How long a statement waits for a row; both are one here.
 const PATIENCE: [&str; 2] = ["innodb_lock_wait_timeout", "lock_wait_timeout"];
 
+/// A variable of all sessions, as it was.
+enum Before {
+    Patience(Duration),
+    Server(&'static str, String),
+}
+
 const PRIORITY: &str = "thread_pool_priority";
 
 impl Session {
@@ -89,26 +95,40 @@ impl Session {
         admin: &A,
     ) -> Result<(), SqlError<'a>> {
         let own = (self.priority, self.autocommit, self.lock_wait_timeout);
-        let of_all = (self.engine.lock_wait_timeout(), admin.variables());
-        for (at, assignment) in assignments.iter().enumerate() {
-            let Err(error) = self.assign(*assignment, admin) else {
-                continue;
+        let mut done = Vec::new();
+        for assignment in assignments {
+            let before = match assignment.scope {
+                Scope::Global => self.global(assignment.name, admin),
+                Scope::Session => None,
             };
-            (self.priority, self.autocommit, self.lock_wait_timeout) = own;
-            self.engine.set_lock_wait_timeout(of_all.0);
-            for done in assignments[..at].iter().rev() {
-                let was = of_all.1.iter();
-                let was = was
-                    .filter(|_| done.scope == Scope::Global)
-                    .find(|(name, _)| done.name.eq_ignore_ascii_case(name));
-                if let Some((name, value)) = was {
-                    // It has been that before.
-                    let _ = admin.set_variable(name, value);
+            if let Err(error) = self.assign(*assignment, admin) {
+                (self.priority, self.autocommit, self.lock_wait_timeout) = own;
+                for before in done.into_iter().rev() {
+                    self.put_back(before, admin);
                 }
+                return Err(error);
             }
-            return Err(error);
+            done.extend(before);
         }
         Ok(())
+    }
+
+    /// What a variable of all sessions is now, to be put back.
+    fn global<A: Admin + ?Sized>(&self, name: &str, admin: &A) -> Option<Before> {
+        if PATIENCE.iter().any(|one| name.eq_ignore_ascii_case(one)) {
+            return Some(Before::Patience(self.engine.lock_wait_timeout()));
+        }
+        let mut all = admin.variables().into_iter();
+        let found = all.find(|(known, _)| name.eq_ignore_ascii_case(known));
+        found.map(|(name, value)| Before::Server(name, value))
+    }
+
+    fn put_back<A: Admin + ?Sized>(&self, before: Before, admin: &A) {
+        match before {
+            Before::Patience(timeout) => self.engine.set_lock_wait_timeout(timeout),
+            // It has been that before.
+            Before::Server(name, value) => _ = admin.set_variable(name, &value),
+        }
     }
 
     fn assign<'a, A: Admin + ?Sized>(

@@ -83,14 +83,13 @@ pub(super) fn mysql(
             other => return Err(Error::usage(other.unexpected())),
         }
     }
-    let by_hand = [
-        Scheduler::StdLoop,
-        Scheduler::EventLoop,
-        Scheduler::EventLoopMt,
-        Scheduler::Tokio,
-        Scheduler::TokioBlocking,
-    ];
-    if let Some(scheduler) = schedulers.iter().find(|s| by_hand.contains(s)) {
+    let ours = |scheduler: &&Scheduler| {
+        matches!(
+            scheduler,
+            Scheduler::Pool | Scheduler::Mariadb | Scheduler::PerConnection | Scheduler::OneShot
+        )
+    };
+    if let Some(scheduler) = schedulers.iter().find(|one| !ours(one)) {
         return Err(Error::usage(format!(
             "{scheduler} does not speak MySQL's protocol; those that do: pool, mariadb, per-connection"
         )));
